@@ -1,0 +1,57 @@
+# Everything runs in .venv at the root; each target sets up what it needs.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-ready
+DEV_STAMP := $(VENV)/.dev-ready
+ORACLE := .venv-oracle
+
+.PHONY: help demo test check fix bench docs lock oracle clean
+
+help:  ## show the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 10
+
+$(RUN_STAMP): requirements.lock packages/recompute/pyproject.toml packages/mdr/pyproject.toml tools/bootstrap.sh
+	@sh tools/bootstrap.sh $(VENV) requirements.lock
+	@rm -f $(DEV_STAMP); touch $@
+
+$(DEV_STAMP): $(RUN_STAMP) requirements-dev.lock
+	@sh tools/bootstrap.sh $(VENV) requirements-dev.lock
+	@touch $@
+
+demo: $(RUN_STAMP)  ## run the main job on real input (first run: under 3 minutes)
+	@$(BIN)/python tools/demo.py
+
+test: $(DEV_STAMP)  ## run the tests
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+check: $(DEV_STAMP)  ## format, lint, types, layers, size budget
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/size_budget.py
+
+fix: $(DEV_STAMP)  ## format and apply safe lint fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(DEV_STAMP)  ## accuracy and speed tables
+	@$(BIN)/python benchmarks/accuracy.py
+	@$(BIN)/python benchmarks/speed.py
+
+docs: $(DEV_STAMP)  ## regenerate the reference pages that come from tables
+	@$(BIN)/python tools/reference_pages.py
+
+oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core (Python 3.11)
+	@sh tools/oracle_env.sh $(ORACLE)
+	@$(ORACLE)/bin/python -m pytest -q -p no:randomly packages/recompute/oracle
+
+lock: $(DEV_STAMP)  ## renew the hashed requirements
+	@for set in requirements requirements-dev; do \
+	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-header $$set.in -o $$set.lock; done
+
+clean:  ## remove the environments and caches
+	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,56 @@
+"""The ``mdr`` command: one module per command, imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from mdr import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "audit": ("mdr.cli.audit", "grade a file or a version by the deterministic audit"),
+}
+"""Command name -> (module that defines ``command``, one line for --help)."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list from the table, without importing any command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mdr")
+def cli() -> None:
+    """Index, audit, pin and verify agent-read markdown."""
+
+
+def run() -> None:
+    """Run the command line and turn errors into exit codes."""
+    from mdr.cli.render_error import exit_with
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code
+        exit_with(error, as_json="--json" in sys.argv)
+    sys.exit(code if isinstance(code, int) else 0)

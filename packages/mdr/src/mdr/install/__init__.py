@@ -1,0 +1,1 @@
+"""Put verified bytes where agents look, and keep mdr.lock."""

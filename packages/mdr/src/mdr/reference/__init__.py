@@ -1,0 +1,1 @@
+"""References: how people and locks name an artifact and a version."""

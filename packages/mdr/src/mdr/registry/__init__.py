@@ -1,0 +1,1 @@
+"""Use cases over stores: the only place where the stages meet."""

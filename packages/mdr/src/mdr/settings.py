@@ -1,0 +1,35 @@
+"""Limits and places, read from the environment at the edge and passed inward as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Upper bounds on hostile input; exceeding one is a named skip or error, never a hang."""
+
+    max_file_bytes: int = 8 * MIB
+    """Largest single file of an artifact's folder that is stored."""
+    max_folder_bytes: int = 64 * MIB
+    """Largest sum of file sizes of one skill folder."""
+    max_folder_files: int = 4_000
+    max_path_bytes: int = 1_024
+    max_tree_entries: int = 2_000_000
+    """Most entries read from one repository's tree before it is refused."""
+    max_pack_bytes: int = 2_048 * MIB
+    fetch_timeout_seconds: int = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One value that every use case receives."""
+
+    data: Path
+    """Folder that holds blobs, index and fetched repositories."""
+    registry: str | None = None
+    """URL or ``file:///DIR`` of a registry; ``None`` means the local data folder."""
+    limits: Limits = Limits()

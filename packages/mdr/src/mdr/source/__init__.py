@@ -1,0 +1,1 @@
+"""Where bytes come from: git repositories, fetched hardened and read from the object database."""

@@ -1,0 +1,1 @@
+"""Freeze an artifact: bytes, manifest, label and order."""
