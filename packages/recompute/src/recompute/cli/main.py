@@ -1,0 +1,62 @@
+"""The ``recompute`` command: one module per command, imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from recompute import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "show": ("recompute.cli.show", "print the job as understood"),
+    "check": ("recompute.cli.check", "check the settings against a Megatron Core revision"),
+    "explain": ("recompute.cli.explain", "peak per rank and phase, and what each label would do"),
+    "plan": ("recompute.cli.plan", "choose the cheapest recompute that fits"),
+    "diagnose": ("recompute.cli.diagnose", "find why a run went out of memory"),
+    "rules": ("recompute.cli.rules", "the rule table, and what changes between revisions"),
+    "mcp": ("recompute.cli.mcp", "serve the same commands as tools for agents"),
+}
+"""Command name -> (module that defines ``command``, one line for --help)."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list from the table, without importing any command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="recompute")
+def cli() -> None:
+    """Check, predict, plan and diagnose activation recompute for Megatron."""
+
+
+def run() -> None:
+    """Run the command line and turn errors into exit codes."""
+    from recompute.cli.render_error import exit_with
+
+    try:
+        code = cli.main(standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code
+        exit_with(error, as_json="--json" in sys.argv)
+    sys.exit(code if isinstance(code, int) else 0)

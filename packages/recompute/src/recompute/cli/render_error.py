@@ -1,0 +1,40 @@
+"""Turn any error into one clear message and the exit code of the contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import NoReturn
+
+import click
+
+from recompute.errors import RecomputeError
+
+
+def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
+    """Print ``error`` and leave: 1 the answer is no, 2 usage or input, 3 the world failed.
+
+    Args:
+        error: What was raised. Our own bugs are raised again, with their traceback.
+        as_json: Print the one JSON document of the contract on stdout instead of text on stderr.
+    """
+    match error:
+        case RecomputeError():
+            code, message, hint, data = error.code, error.message, error.hint, error.data
+            status = error.exit_code
+        case click.exceptions.Exit():
+            sys.exit(error.exit_code)
+        case click.Abort():
+            code, message, hint, data, status = "aborted", "aborted", "", {}, 2
+        case click.ClickException():
+            code, message, hint, data, status = "usage", error.format_message(), "", {}, 2
+        case OSError():
+            code, message, hint, data, status = "os-error", str(error), "", {}, 3
+        case _:
+            raise error
+    if as_json:
+        document = {"schema": "recompute.error/1", "code": code, "message": message}
+        print(json.dumps({**document, "hint": hint, "data": data}, ensure_ascii=False))  # noqa: T201 - the answer
+    else:
+        sys.stderr.write(f"recompute: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
+    sys.exit(status)

@@ -1,0 +1,1 @@
+"""Why it ran out of memory: logs and snapshots to a verdict by evidence."""

@@ -1,0 +1,1 @@
+"""The same commands as tools for agents."""

@@ -1,0 +1,1 @@
+"""The edge that meets torch and Megatron Core, inside the user's own environment."""

@@ -1,0 +1,1 @@
+"""What one rank computes and saves, per layer and operation."""

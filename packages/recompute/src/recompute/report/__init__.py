@@ -1,0 +1,1 @@
+"""Say it: text, JSON, overrides."""

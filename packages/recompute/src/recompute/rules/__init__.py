@@ -1,0 +1,1 @@
+"""What each Megatron revision allows: rows in a table, checked without changing the job."""

@@ -1,0 +1,1 @@
+"""Which choice is best: legal candidates, their cost, a plan."""

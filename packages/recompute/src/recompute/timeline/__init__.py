@@ -1,0 +1,1 @@
+"""When bytes live: schedule to events to peaks, per rank and phase."""
