@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
@@ -22,6 +22,14 @@ class Limits:
     """Most entries read from one repository's tree before it is refused."""
     max_pack_bytes: int = 2_048 * MIB
     fetch_timeout_seconds: int = 600
+    max_objects: int = 5_000_000
+    """Most objects of one fetched repository."""
+    max_depth: int = 64
+    """Most folders above one file."""
+    max_folder_revisions: int = 100
+    """Most folder revisions kept of one version, newest first."""
+    max_manifest_lines: int = 2_000_000
+    """Most manifest lines that one run writes for one repository."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +41,11 @@ class Settings:
     registry: str | None = None
     """URL or ``file:///DIR`` of a registry; ``None`` means the local data folder."""
     limits: Limits = Limits()
+    index_on_demand: bool = True
+    """Index a repository from its host when a reference names one that is not held."""
+    allow_private: bool = False
+    """Let http(s), ssh and git sources resolve to private addresses."""
+    github_api: str = "https://api.github.com"
+    github_token: str | None = field(default=None, repr=False)
+    workers: int = 0
+    """Processes that read and audit; 0 means one per core."""

@@ -36,6 +36,14 @@ class Artifact:
     name: str
     """Display name: the folder of a SKILL.md, the stem of another file; identity never uses it."""
     kind: Kind
+    description: str | None = None
+    """What the latest version's frontmatter says it is for; display only."""
+    latest: str | None = None
+    """Label of the newest version."""
+    previously: tuple[str, ...] = ()
+    """Paths that git's rename detection joins to this one, newest first; identity never uses them."""
+    present: bool = True
+    """Whether the file exists at the head that was indexed last."""
 
     @property
     def id(self) -> str:
