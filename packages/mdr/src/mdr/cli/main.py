@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "audit": ("mdr.cli.audit", "grade a file or a version by the deterministic audit"),
+    "add": ("mdr.cli.add", "install an artifact and write it to mdr.lock"),
+    "install": ("mdr.cli.install", "reproduce what mdr.lock holds"),
+    "verify": ("mdr.cli.verify", "compare every installed file with mdr.lock"),
+    "outdated": ("mdr.cli.outdated", "list what has a newer version"),
+    "update": ("mdr.cli.update", "move labels to their newest version, after showing the diff"),
+    "remove": ("mdr.cli.remove", "remove an artifact, keeping files that you changed"),
+    "diff": ("mdr.cli.diff", "compare two versions, lines and meaning"),
+    "import": ("mdr.cli.import_", "take over the lock of another tool, matched by content"),
+    "list": ("mdr.cli.list_", "what mdr.lock holds"),
+    "lock": ("mdr.cli.lock", "merge mdr.lock after a git conflict"),
 }
 """Command name -> (module that defines ``command``, one line for --help)."""
 
