@@ -1,0 +1,1 @@
+"""Operations of each kind of sublayer, as pieces of a tape."""

@@ -1,0 +1,301 @@
+"""Self-attention with multi-head or grouped-query heads.
+
+T tokens before sequence parallelism, S after it, H hidden, Q query width, K key (= value) width.
+"""
+
+from __future__ import annotations
+
+from recompute.config.schema import ModelConfig
+from recompute.model.ops.linear import normed_column_linear, row_linear
+from recompute.model.shape import Shape
+from recompute.model.tape import Link, Mechanism, Op, OpClass, Region, Tensor
+
+RNG_STATE = 512
+"""Bytes a fused attention kernel keeps for its random state, one rounded allocation."""
+
+
+def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -> tuple[Op, ...]:
+    """Operations from the residual stream [S, H] to the projection's output [S, H].
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/attention.py
+    SelfAttention.get_query_key_value_tensors and Attention.forward.
+    """
+    query, key = shape.heads * shape.head_dim, shape.groups * shape.head_dim
+    gate = query if model.attention_output_gate else 0
+    bias = model.add_bias_linear or model.add_qkv_bias
+    projected = normed_column_linear(
+        "self_attention.linear_qkv",
+        source,
+        "mixed_qkv",
+        model=model,
+        shape=shape,
+        width=query + 2 * key + gate,
+        bias=bias,
+        norm_name="input_layernorm",
+    )
+    output = row_linear(
+        "self_attention.linear_proj",
+        "core_attn_out",
+        target,
+        model=model,
+        shape=shape,
+        width=query,
+        bias=model.add_bias_linear,
+    )
+    return (
+        *projected,
+        *_split(model, shape),
+        *_position(model, shape),
+        *_core(model, shape),
+        output,
+    )
+
+
+def core_attention_region() -> Region:
+    """The ``core_attn`` label: a whole-region checkpoint around core attention."""
+    return Region(
+        label="core_attn",
+        mechanism=Mechanism.CHECKPOINT,
+        first="self_attention.core_attention.inputs",
+        last="self_attention.core_attention",
+    )
+
+
+def is_unfused(model: ModelConfig) -> bool:
+    """Say whether attention materialises its scores."""
+    if model.transformer_impl == "local":
+        return True
+    return model.attention_backend in ("unfused", "local")
+
+
+def _split(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+    """Views of the mixed projection; a grouped query is copied out of it (reshape of a slice)."""
+    unit = shape.tokens * shape.head_dim * shape.act
+    query, key = unit * shape.heads, unit * shape.groups
+    grouped = shape.heads != shape.groups
+    return (
+        Op(
+            name="self_attention.split",
+            kind=OpClass.ELEMENTWISE,
+            reads=("mixed_qkv",),
+            writes=(
+                Tensor(name="query", size=query, storage="" if grouped else "mixed_qkv"),
+                Tensor(name="key", size=key, storage="mixed_qkv"),
+                Tensor(name="value", size=key, storage="mixed_qkv"),
+            ),
+            traffic=2 * query if grouped else 0,
+        ),
+    )
+
+
+def _position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+    """Query and key norm, then rotary embedding; each writes a new tensor."""
+    ops: list[Op] = []
+    names = {"query": ("query", shape.heads), "key": ("key", shape.groups)}
+    for side, (name, heads) in list(names.items()):
+        size = shape.tokens * heads * shape.head_dim * shape.act
+        if model.qk_layernorm:
+            ops.append(_head_norm(model, shape, side, name, heads, size))
+            names[side] = name = f"{side}_normed", heads
+            name = name[0]
+        if model.position_embedding_type in ("rope", "yarn", "mrope"):
+            ops.append(_rope(model, shape, side, name, size))
+    return tuple(ops)
+
+
+def _head_norm(
+    model: ModelConfig, shape: Shape, side: str, source: str, heads: int, size: int
+) -> Op:
+    """Norm over each head's channels: keeps its input and one statistic a head and token."""
+    statistics = shape.tokens * heads * 4 * (1 if model.normalization == "RMSNorm" else 2)
+    return Op(
+        name=f"self_attention.{side[0]}_layernorm",
+        kind=OpClass.NORM,
+        reads=(source,),
+        writes=(Tensor(name=f"{side}_normed", size=size),),
+        saves=(source,),
+        keeps=(Tensor(name=f"{side}_norm.statistics", size=statistics),),
+        weight_bytes=shape.head_dim * shape.act,
+        traffic=2 * size,
+    )
+
+
+def _rope(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -> Op:
+    """Rotary embedding. Unfused, each application keeps its own cosine and sine table [seq, d].
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0
+    megatron/core/models/common/embeddings/rope_utils.py _apply_rotary_pos_emb_bshd. The fused kernel
+    keeps the FP32 angles, one tensor for the whole model.
+    """
+    table = shape.seq * shape.head_dim * shape.act
+    keeps = tuple(Tensor(name=f"rope.{side}.{part}", size=table) for part in ("cos", "sin"))
+    return Op(
+        name=f"self_attention.rope_{side}",
+        kind=OpClass.ELEMENTWISE,
+        reads=(source,),
+        writes=(Tensor(name=f"{side}_rotated", size=size),),
+        keeps=() if model.apply_rope_fusion else keeps,
+        forward_workspace=0 if model.apply_rope_fusion else 2 * size,
+        backward_workspace=0 if model.apply_rope_fusion else 2 * size,
+        traffic=2 * size if model.apply_rope_fusion else 8 * size,
+    )
+
+
+def _core(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+    query = "query_rotated" if _rotates(model) else _normed(model, "query")
+    key = "key_rotated" if _rotates(model) else _normed(model, "key")
+    return (
+        (*_unfused_core(model, shape, query, key),)
+        if is_unfused(model)
+        else _fused_core(model, shape, query, key)
+    )
+
+
+def _rotates(model: ModelConfig) -> bool:
+    return model.position_embedding_type in ("rope", "yarn", "mrope")
+
+
+def _normed(model: ModelConfig, side: str) -> str:
+    return f"{side}_normed" if model.qk_layernorm else side
+
+
+def _fused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...]:
+    """Flash or cuDNN attention: keeps query, key, value, output and one FP32 statistic a head and token.
+
+    Views of the mixed projection are made contiguous first unless all three lie interleaved in it
+    (TransformerEngine v2.20 transformer_engine/pytorch/attention/dot_product_attention/utils.py
+    get_qkv_layout), so a kept value does not hold the projection.
+    """
+    unit = shape.tokens * shape.head_dim * shape.act
+    size_q, size_k = unit * shape.heads, unit * shape.groups
+    interleaved = query == "query" and shape.heads == shape.groups
+    contiguous = Op(
+        name="self_attention.core_attention.inputs",
+        kind=OpClass.ELEMENTWISE,
+        reads=(query, key, "value"),
+        writes=(
+            Tensor(name="attn_q", size=size_q, storage=_storage(query, interleaved)),
+            Tensor(name="attn_k", size=size_k, storage=_storage(key, interleaved)),
+            Tensor(name="attn_v", size=size_k, storage="mixed_qkv" if interleaved else ""),
+        ),
+        passes_grad=True,
+        traffic=0 if interleaved else 2 * size_k,
+    )
+    statistics = shape.tokens * shape.heads * 4
+    attention = Op(
+        name="self_attention.core_attention",
+        kind=OpClass.ATTENTION,
+        reads=("attn_q", "attn_k", "attn_v"),
+        writes=(Tensor(name="core_attn_out", size=size_q),),
+        saves=("attn_q", "attn_k", "attn_v", "core_attn_out"),
+        keeps=(
+            Tensor(name="attention.statistics", size=statistics),
+            Tensor(name="attention.rng", size=RNG_STATE),
+        ),
+        backward_workspace=2 * statistics,
+        flops=attention_flops(model, shape),
+        traffic=2 * size_q + 2 * size_k,
+        comm=_context_comm(shape, size_k),
+    )
+    return contiguous, attention
+
+
+def _storage(name: str, interleaved: bool) -> str:
+    if interleaved:
+        return "mixed_qkv"
+    return "" if name == "key" else name
+
+
+def attention_flops(model: ModelConfig, shape: Shape) -> int:
+    """Two GEMMs over half of the causal square, or over the window."""
+    context = shape.seq * shape.cp
+    if model.window_size is not None and 0 <= model.window_size[0] < context:
+        span = model.window_size[0] + 1
+    else:
+        span = context // 2
+    return 4 * shape.tokens * span * shape.heads * shape.head_dim
+
+
+def _context_comm(shape: Shape, kv_bytes: int) -> tuple[tuple[Link, int], ...]:
+    """Keys and values travel once round the context group."""
+    if shape.cp == 1:
+        return ()
+    return ((Link.CONTEXT, 2 * kv_bytes * (shape.cp - 1)),)
+
+
+def _unfused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...]:
+    """Scores, softmax, dropout and weighted sum, each a tensor of [batch * heads, seq, seq].
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/dot_product_attention.py
+    DotProductAttention.forward; the softmax keeps its output, dropout its mask (one byte), the second
+    product its left factor.
+    """
+    elements = shape.batch * shape.heads * shape.seq * shape.seq * shape.cp
+    scores = elements * shape.act
+    unit = shape.tokens * shape.head_dim * shape.act
+    size_q, size_k = unit * shape.heads, unit * shape.heads
+    fp32 = model.attention_softmax_in_fp32 and not model.masked_softmax_fusion and shape.act < 4
+    dropout = model.attention_dropout > 0
+    inputs = Op(
+        name="self_attention.core_attention.inputs",
+        kind=OpClass.ELEMENTWISE,
+        reads=(query, key, "value"),
+        writes=(
+            Tensor(name="attn_q", size=size_q, storage=_base(query)),
+            Tensor(name="attn_k", size=size_k, storage=_expanded(shape, key)),
+            Tensor(name="attn_v", size=size_k, storage=_expanded(shape, "value")),
+        ),
+        passes_grad=shape.heads == shape.groups,
+        traffic=0 if shape.heads == shape.groups else 2 * size_k,
+    )
+    product = Op(
+        name="self_attention.core_attention.scores",
+        kind=OpClass.ATTENTION,
+        reads=("attn_q", "attn_k"),
+        writes=(Tensor(name="scores", size=scores),),
+        saves=("attn_q", "attn_k"),
+        flops=2 * elements * shape.head_dim,
+        traffic=scores + size_q + size_k,
+    )
+    softmax = Op(
+        name="self_attention.core_attention.softmax",
+        kind=OpClass.ELEMENTWISE,
+        reads=("scores",),
+        writes=(Tensor(name="probs", size=scores),),
+        saves=() if fp32 else ("probs",),
+        keeps=(Tensor(name="softmax.fp32", size=elements * 4),) if fp32 else (),
+        forward_workspace=elements * 4 if fp32 else 0,
+        backward_workspace=elements * 4 * 2 if fp32 else 0,
+        traffic=scores * (6 if fp32 else 2),
+    )
+    drop = Op(
+        name="self_attention.core_attention.dropout",
+        kind=OpClass.ELEMENTWISE,
+        reads=("probs",),
+        writes=(Tensor(name="dropped", size=scores),),
+        keeps=(Tensor(name="attention.mask", size=elements),),
+        traffic=2 * scores + elements,
+    )
+    left = "dropped" if dropout else "probs"
+    context = Op(
+        name="self_attention.core_attention",
+        kind=OpClass.ATTENTION,
+        reads=(left, "attn_v"),
+        writes=(Tensor(name="core_attn_out", size=size_q),),
+        saves=(left, "attn_v"),
+        flops=2 * elements * shape.head_dim,
+        traffic=scores + size_q + size_k,
+        comm=_context_comm(shape, size_k),
+    )
+    return (inputs, product, softmax, *((drop,) if dropout else ()), context)
+
+
+def _base(name: str) -> str:
+    return "mixed_qkv" if name == "query" else name
+
+
+def _expanded(shape: Shape, name: str) -> str:
+    """Keys and values of grouped heads are repeated to all heads (a new tensor)."""
+    if shape.heads != shape.groups:
+        return ""
+    return "mixed_qkv" if name in ("key", "value") else name

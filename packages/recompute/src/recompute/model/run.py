@@ -1,0 +1,461 @@
+"""Run a tape forward and backward over an arena of storages and note where its bytes peak.
+
+The pure core of the memory model. A storage lives while something refers to it: a later reader, an
+operation that saved it, a region that kept it as input. Backward goes through the operations in
+reverse; each one holds its saved tensors, the gradients that reach it and those it produces, then
+lets go of what it needed. Regions follow Megatron's two mechanisms
+(NVIDIA/Megatron-LM core_v0.19.0, megatron/core/tensor_parallel/random.py: CheckpointFunction,
+CheckpointWithoutOutput):
+
+- checkpoint: inside the region nothing is saved but its inputs. In backward the region runs again
+  with its outputs held until its own backward is over.
+- discard: as checkpoint, and the outputs' bytes go once the hook operation has run; they return,
+  with everything inside the region saved, before that operation's backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from recompute.model.tape import Mechanism, Op, Region, Tape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradPolicy:
+    """Where weight gradients go."""
+
+    appear_in_backward: bool
+    """No DDP wrapper: each weight gradient is a new allocation that stays until the optimizer step."""
+    fused: bool
+    """``gradient_accumulation_fusion``: the GEMM adds into the main gradient, nothing in between."""
+
+
+Owners = tuple[tuple[str, int], ...]
+"""Owner -> bytes, largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapeProfile:
+    """What running one tape does to memory. Bytes exclude everything outside the tape."""
+
+    saved: int
+    """Alive between the tape's forward and its backward, its input included when it is saved."""
+    forward_peak: int
+    backward_peak: int
+    """Highest point of the backward, gradient of the output included."""
+    weight_grads: int
+    """Gradients that this tape leaves behind (zero when they were allocated beforehand)."""
+    replayed: tuple[str, ...] = ()
+    """Names of the operations that ran a second time, in order."""
+    alive_saved: Owners = field(default=(), repr=False)
+    """What :attr:`saved` consists of. Empty unless composition was asked for, as the next two."""
+    alive_at_forward_peak: Owners = field(default=(), repr=False)
+    alive_at_backward_peak: Owners = field(default=(), repr=False)
+
+
+ROUND = 512
+"""Every allocation takes a multiple of this many bytes (pytorch c10/cuda/CUDACachingAllocator.cpp,
+kMinBlockSize)."""
+
+
+def rounded(size: int) -> int:
+    """Round an allocation as the caching allocator does."""
+    return -(-size // ROUND) * ROUND
+
+
+class Arena:
+    """Storages with reference counts, the bytes they hold and the highest sum seen."""
+
+    def __init__(self, capture_at: int = -1) -> None:
+        self.sizes: dict[str, int] = {}
+        self.references: dict[str, int] = {}
+        self.owners: dict[str, str] = {}
+        self.discarded: set[str] = set()
+        self.held = 0
+        self.peak = 0
+        self.peak_moment = 0
+        self.moment = 0
+        self._capture_at = capture_at
+        self.captured: Owners = ()
+
+    def allocate(self, storage: str, size: int, owner: str, references: int = 1) -> None:
+        """Add a storage, or only references when it is there already (a view)."""
+        if storage in self.references:
+            self.references[storage] += references
+            return
+        self.sizes[storage] = rounded(size)
+        self.owners[storage] = owner
+        self.references[storage] = references
+        self.held += self.sizes[storage]
+        self.touch()
+
+    def retain(self, storage: str, references: int = 1) -> None:
+        """Add references to a storage that is there."""
+        self.references[storage] += references
+
+    def release(self, storage: str) -> None:
+        """Drop one reference; the bytes go with the last one."""
+        left = self.references[storage] - 1
+        assert left >= 0, storage
+        self.references[storage] = left
+        if left == 0:
+            if storage not in self.discarded:
+                self.held -= self.sizes[storage]
+            self.discarded.discard(storage)
+            del self.references[storage], self.sizes[storage], self.owners[storage]
+
+    def discard(self, storage: str) -> None:
+        """Free the bytes of a storage that others still refer to."""
+        if storage in self.references and storage not in self.discarded:
+            self.discarded.add(storage)
+            self.held -= self.sizes[storage]
+
+    def restore(self, storage: str) -> None:
+        """Give a discarded storage its bytes back."""
+        if storage in self.discarded:
+            self.discarded.remove(storage)
+            self.held += self.sizes[storage]
+            self.touch()
+
+    def touch(self, extra: int = 0) -> None:
+        """Note a moment, with ``extra`` bytes alive besides the storages."""
+        self.moment += 1
+        if self.held + extra > self.peak:
+            self.peak = self.held + extra
+            self.peak_moment = self.moment
+        if self.moment == self._capture_at:
+            self.captured = self.alive(extra)
+
+    def alive(self, extra: int = 0) -> Owners:
+        """Return what is alive, by owner."""
+        totals = {"workspace": extra} if extra else {}
+        for storage, owner in self.owners.items():
+            if storage not in self.discarded:
+                totals[owner] = totals.get(owner, 0) + self.sizes[storage]
+        return tuple(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+    def start_phase(self) -> None:
+        """Forget the highest sum."""
+        self.peak = 0
+        self.touch()
+
+
+class TapeRun:
+    """One forward and backward of a tape with some labels active."""
+
+    def __init__(
+        self, tape: Tape, active: frozenset[str], grads: GradPolicy, capture_at: int = -1
+    ) -> None:
+        self.tape = tape
+        self.grads = grads
+        self.arena = Arena(capture_at)
+        self.tensors = {t.name: t for t in tape.inputs}
+        self.tensors.update({t.name: t for op in tape.ops for t in op.writes})
+        self.spans = tuple(
+            (tape.position(r.first), tape.position(r.last), r)
+            for r in tape.regions
+            if r.label in active
+        )
+        self.saved_by_op: dict[int, list[str]] = {}
+        self.saved_by_region: dict[int, list[str]] = {}
+        self.grad_storage: dict[str, str] = {}
+        """Gradient -> storage it shares, for gradients that were handed on."""
+        self.replayed: list[str] = []
+        self.outermost = True
+        """Not inside a replay: the tape's outputs are handed to the next layer."""
+        self.weight_grads = 0
+
+    # --- forward
+
+    def forward(self) -> None:
+        """Run the whole tape forward; what is saved stays in the arena."""
+        for tensor in self.tape.inputs:
+            self.arena.allocate(
+                tensor.key, tensor.size, "input", self._readers(tensor.name, 0, len(self.tape.ops))
+            )
+        self._forward_span(0, len(self.tape.ops), save=True)
+        for name in self.tape.outputs:
+            self.arena.release(self.tensors[name].key)
+
+    def _forward_span(self, low: int, high: int, *, save: bool) -> None:
+        position = low
+        while position < high:
+            found = self._region_from(position, low, high) if save else None
+            if found is None:
+                self._forward_op(position, low, high, save=save)
+                self._discard_after(position, low, high)
+                position += 1
+            else:
+                first, last, _ = found
+                self._enter_region(found, low, high)
+                position = last + 1
+                assert first >= low
+
+    def _forward_op(self, position: int, low: int, high: int, *, save: bool) -> None:
+        op, arena = self.tape.ops[position], self.arena
+        unread = []
+        for tensor in op.writes:
+            readers = self._readers(tensor.name, max(low, position + 1), high)
+            if self.outermost and tensor.name in self.tape.outputs:
+                readers += 1
+            if not readers:
+                unread.append(tensor.key)
+            arena.allocate(tensor.key, tensor.size, op.name, max(readers, 1))
+        if save:
+            self._save(position, op)
+        else:
+            arena.touch(sum(tensor.size for tensor in op.keeps))
+        arena.touch(op.forward_workspace)
+        for name in (*op.reads, *op.reads_without_grad):
+            arena.release(self.tensors[name].key)
+        for storage in unread:
+            arena.release(storage)
+
+    def _save(self, position: int, op: Op) -> None:
+        saved = [self.tensors[name].key for name in op.saves]
+        for storage in saved:
+            self.arena.retain(storage)
+        for tensor in op.keeps:
+            self.arena.allocate(tensor.key, tensor.size, op.name)
+            saved.append(tensor.key)
+        self.saved_by_op[position] = saved
+
+    def _enter_region(self, found: tuple[int, int, Region], low: int, high: int) -> None:
+        """Run a region without gradients; only its inputs stay."""
+        first, last, region = found
+        saved = []
+        for index, name in enumerate(self._region_inputs(first, last)):
+            tensor = self.tensors[name]
+            if index == 0 and region.saved_shards > 1:
+                shard = f"{tensor.key}/shard"
+                self.arena.allocate(
+                    shard, -(-tensor.size // region.saved_shards), "checkpoint input"
+                )
+                saved.append(shard)
+            else:
+                self.arena.retain(tensor.key)
+                saved.append(tensor.key)
+        self.saved_by_region[first] = saved
+        for position in range(first, last + 1):
+            self._forward_op(position, low, high, save=False)
+
+    def _discard_after(self, position: int, low: int, high: int) -> None:
+        """Free the outputs of every output-discarding region whose hook has just run."""
+        for first, last, region in self.spans:
+            if (
+                region.mechanism is Mechanism.DISCARD
+                and region.hook == self.tape.ops[position].name
+                and low <= first
+                and last < high
+                and first in self.saved_by_region
+            ):
+                for name in self._region_outputs(first, last):
+                    self.arena.discard(self.tensors[name].key)
+
+    # --- backward
+
+    def backward(self) -> None:
+        """Run the whole tape backward, starting with the gradients of its outputs."""
+        for name in self.tape.outputs:
+            tensor = self.tensors[name]
+            self.arena.allocate(grad_of(name), tensor.size, "gradient of the output")
+        self._backward_span(0, len(self.tape.ops))
+
+    def _backward_span(self, low: int, high: int) -> None:
+        position = high - 1
+        while position >= low:
+            found = self._region_to(position, low, high)
+            if found is not None and found[2].mechanism is Mechanism.CHECKPOINT:
+                self._backward_region(found)
+                position = found[0] - 1
+                continue
+            self._restore_before(position, low, high)
+            self._backward_op(position)
+            if position in self.saved_by_region:
+                for storage in self.saved_by_region.pop(position):
+                    self.arena.release(storage)
+            position -= 1
+
+    def _backward_region(self, found: tuple[int, int, Region]) -> None:
+        """Replay a checkpointed region, then go backward through it."""
+        first, last, _ = found
+        saved = self.saved_by_region.pop(first)
+        gathered = self._replay(first, last, saved)
+        outputs = [self.tensors[name].key for name in self._region_outputs(first, last)]
+        self._backward_span(first, last + 1)
+        for storage in (*outputs, *saved, *gathered):
+            self.arena.release(storage)
+
+    def _restore_before(self, position: int, low: int, high: int) -> None:
+        """Replay every output-discarding region whose hook fires before this operation's backward."""
+        for first, last, region in self.spans:
+            if (
+                region.mechanism is Mechanism.DISCARD
+                and region.hook == self.tape.ops[position].name
+                and low <= first
+                and last < high
+                and first in self.saved_by_region
+                and first not in self.saved_by_op
+            ):
+                for name in self._region_outputs(first, last):
+                    self.arena.restore(self.tensors[name].key)
+                self._replay(first, last, [])
+                for name in self._region_outputs(first, last):
+                    self.arena.release(self.tensors[name].key)
+
+    def _replay(self, first: int, last: int, saved: list[str]) -> list[str]:
+        """Run a region's operations again, saving; its outputs get one reference each.
+
+        Returns:
+            Storages that were gathered for the replay and must be released after it.
+        """
+        gathered = []
+        for name in self._region_inputs(first, last):
+            key = self.tensors[name].key
+            readers = self._readers(name, first, last + 1)
+            if f"{key}/shard" in saved:
+                self.arena.allocate(key, self.tensors[name].size, "checkpoint input", readers + 1)
+                gathered.append(key)
+            else:
+                self.arena.retain(key, readers)
+        for name in self._region_outputs(first, last):
+            tensor = self.tensors[name]
+            self.arena.allocate(tensor.key, tensor.size, "replayed output")
+        before = len(self.replayed)
+        self._forward_inner(first, last)
+        self.replayed[before:before] = [op.name for op in self.tape.ops[first : last + 1]]
+        return gathered
+
+    def _forward_inner(self, first: int, last: int) -> None:
+        """Run forward inside a replayed region: regions strictly inside it act again."""
+        outer, outermost = self.spans, self.outermost
+        self.outermost = False
+        self.spans = tuple(
+            span
+            for span in outer
+            if first <= span[0] and span[1] <= last and (span[0], span[1]) != (first, last)
+        )
+        self._forward_span(first, last + 1, save=True)
+        self.spans, self.outermost = outer, outermost
+
+    def _backward_op(self, position: int) -> None:
+        op, arena = self.tape.ops[position], self.arena
+        incoming = [grad_of(t.name) for t in op.writes if self._has_grad(t.name)]
+        for name in op.reads if incoming else ():
+            self._flow(op, name, self.tensors[name].size, incoming)
+        if op.weight_bytes and self.grads.appear_in_backward:
+            arena.allocate(f"wgrad:{op.name}", op.weight_bytes, "weight gradients")
+            self.weight_grads += rounded(op.weight_bytes)
+        elif op.weight_bytes and not self.grads.fused:
+            arena.touch(op.weight_bytes)
+        arena.touch(op.backward_workspace)
+        for name in incoming:
+            arena.release(self.grad_storage.pop(name, name))
+        for storage in self.saved_by_op.pop(position, []):
+            arena.release(storage)
+
+    def _flow(self, op: Op, name: str, size: int, incoming: list[str]) -> None:
+        """Produce the gradient of a read tensor, or add to the one that is there."""
+        target = grad_of(name)
+        if self._has_grad(name):
+            self.arena.touch(0 if op.passes_grad else size)
+        elif op.grad_in_place:
+            self._share_grad(target, self.tensors[name].key)
+        elif op.passes_grad:
+            paired = len(incoming) == len(op.reads)
+            source = incoming[op.reads.index(name) if paired else 0]
+            self._share_grad(target, self.grad_storage.get(source, source))
+        else:
+            self.arena.allocate(target, size, "gradients of activations")
+
+    def _share_grad(self, target: str, storage: str) -> None:
+        self.arena.retain(storage)
+        self.grad_storage[target] = storage
+
+    # --- lookups
+
+    def _has_grad(self, name: str) -> bool:
+        grad = grad_of(name)
+        return grad in self.grad_storage or grad in self.arena.references
+
+    def _readers(self, name: str, low: int, high: int) -> int:
+        return sum(
+            (name in op.reads) + (name in op.reads_without_grad) for op in self.tape.ops[low:high]
+        )
+
+    def _region_from(self, position: int, low: int, high: int) -> tuple[int, int, Region] | None:
+        """Return the widest active region that starts here."""
+        starting = [s for s in self.spans if s[0] == position and low <= s[0] and s[1] < high]
+        return max(starting, key=lambda s: s[1], default=None)
+
+    def _region_to(self, position: int, low: int, high: int) -> tuple[int, int, Region] | None:
+        """Return the widest region that ends here and whose inputs are still kept."""
+        ending = [
+            s
+            for s in self.spans
+            if s[1] == position and low <= s[0] and s[1] < high and s[0] in self.saved_by_region
+        ]
+        return min(ending, key=lambda s: s[0], default=None)
+
+    def _region_inputs(self, first: int, last: int) -> tuple[str, ...]:
+        inside = self.tape.ops[first : last + 1]
+        written = {t.name for op in inside for t in op.writes}
+        names = (n for op in inside for n in (*op.reads, *op.reads_without_grad))
+        return tuple(dict.fromkeys(n for n in names if n not in written))
+
+    def _region_outputs(self, first: int, last: int) -> tuple[str, ...]:
+        inside, after = self.tape.ops[first : last + 1], self.tape.ops[last + 1 :]
+        read = {n for op in after for n in (*op.reads, *op.reads_without_grad)}
+        read.update(self.tape.outputs)
+        return tuple(t.name for op in inside for t in op.writes if t.name in read)
+
+
+def grad_of(name: str) -> str:
+    """Name the gradient of a tensor."""
+    return f"grad:{name}"
+
+
+def profile(
+    tape: Tape, active: frozenset[str], grads: GradPolicy, *, composition: bool = False
+) -> TapeProfile:
+    """Run a tape and return what it does to memory.
+
+    Args:
+        tape: Operations of one layer, the embedding or the head.
+        active: Labels whose regions recompute.
+        grads: Where weight gradients go.
+        composition: Also say what is alive after forward and at both peaks (a second run each).
+
+    Returns:
+        Bytes saved, both peaks, gradients left behind, and the operations that ran twice.
+    """
+    run = TapeRun(tape, active, grads)
+    run.forward()
+    saved, forward_peak, forward_moment = run.arena.held, run.arena.peak, run.arena.peak_moment
+    alive_saved = run.arena.alive() if composition else ()
+    run.arena.start_phase()
+    run.backward()
+    result = TapeProfile(
+        saved=saved,
+        forward_peak=forward_peak,
+        backward_peak=run.arena.peak,
+        weight_grads=run.weight_grads,
+        replayed=tuple(run.replayed),
+        alive_saved=alive_saved,
+    )
+    if not composition:
+        return result
+    backward_moment = run.arena.peak_moment
+    return replace(
+        result,
+        alive_at_forward_peak=_captured(tape, active, grads, forward_moment),
+        alive_at_backward_peak=_captured(tape, active, grads, backward_moment),
+    )
+
+
+def _captured(tape: Tape, active: frozenset[str], grads: GradPolicy, moment: int) -> Owners:
+    run = TapeRun(tape, active, grads, capture_at=moment)
+    run.forward()
+    run.arena.start_phase()
+    run.backward()
+    return run.arena.captured

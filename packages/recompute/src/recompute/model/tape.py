@@ -1,0 +1,129 @@
+"""What a layer computes, as an ordered list of operations over named tensors.
+
+A :class:`Tape` says for every operation which tensors it reads, which it writes, which it keeps for
+its backward, and what it costs to run again. Recompute labels are :class:`Region` s of a tape. What
+each label saves or costs is never written down: it follows by running the tape
+(:mod:`recompute.model.run`).
+
+Shape legend of the operation modules: T tokens of one micro-batch on one rank before sequence
+parallelism (``seq_length * micro_batch_size / context_parallel_size``), S tokens after it, H hidden,
+F feed-forward width on this rank, Q query width, K key or value width on this rank, V vocabulary on
+this rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OpClass(StrEnum):
+    """What bounds an operation's time."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    NORM = "norm"
+    ROUTING = "routing"
+    COMM = "comm"
+
+
+class Link(StrEnum):
+    """Which group a communication runs in."""
+
+    TENSOR = "tensor"
+    CONTEXT = "context"
+    EXPERT = "expert"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An activation. Tensors with one ``storage`` share their bytes, as views do."""
+
+    name: str
+    size: int
+    """Bytes of the tensor itself; a view may be smaller than its storage."""
+    storage: str = ""
+    """Name of the tensor that holds the bytes, when this one is a view of it."""
+
+    @property
+    def key(self) -> str:
+        """Name of the storage that holds the bytes."""
+        return self.storage or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of the forward pass and what autograd does for it."""
+
+    name: str
+    """Megatron's module path inside the layer, such as ``mlp.linear_fc1``."""
+    kind: OpClass
+    reads: tuple[str, ...] = ()
+    """Tensors whose gradient this operation's backward produces."""
+    reads_without_grad: tuple[str, ...] = ()
+    writes: tuple[Tensor, ...] = ()
+    saves: tuple[str, ...] = ()
+    """Tensors, read or written, that the backward needs."""
+    keeps: tuple[Tensor, ...] = ()
+    """Tensors that only the backward sees: masks, statistics, gathered tables."""
+    passes_grad: bool = False
+    """The gradient of the output is handed on without a new allocation (views, additions)."""
+    grad_in_place: bool = False
+    """The gradient of the read tensor is written over that tensor."""
+    weight_bytes: int = 0
+    """Bytes of the parameters this operation owns, in parameter dtype."""
+    forward_workspace: int = 0
+    backward_workspace: int = 0
+    flops: int = 0
+    """Floating-point operations of one forward."""
+    traffic: int = 0
+    """Bytes read and written by one forward."""
+    comm: tuple[tuple[Link, int], ...] = ()
+    """Bytes this rank sends in one forward, per group."""
+
+
+class Mechanism(StrEnum):
+    """How a region is recomputed (megatron/core/tensor_parallel/random.py)."""
+
+    CHECKPOINT = "checkpoint"
+    """``checkpoint`` or ``te_checkpoint``: keep the inputs, run the region again in backward."""
+    DISCARD = "discard"
+    """``CheckpointWithoutOutput``: also free the outputs once their consumer has run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A stretch of a tape that a label recomputes."""
+
+    label: str
+    mechanism: Mechanism
+    first: str
+    """Name of the first operation."""
+    last: str
+    """Name of the last operation, included."""
+    hook: str = ""
+    """DISCARD: the operation whose output carries the hook; outputs are freed after it has run and
+    restored before its backward."""
+    saved_shards: int = 1
+    """CHECKPOINT: the first input is split over this many ranks (distribute_saved_activations)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """The operations of one layer (or of the embedding, or of the head), in forward order."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    ops: tuple[Op, ...]
+    regions: tuple[Region, ...] = ()
+
+    def position(self, op_name: str) -> int:
+        """Return the index of an operation."""
+        return next(i for i, op in enumerate(self.ops) if op.name == op_name)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters, in parameter dtype."""
+        return sum(op.weight_bytes for op in self.ops)
