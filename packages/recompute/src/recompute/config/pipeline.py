@@ -24,6 +24,9 @@ PARTS: Final = frozenset({*SYMBOLS.values(), "encoder"})
 MAX_LAYOUT_CHARS: Final = 100_000
 """Bound on an expanded layout; the largest published one has a few hundred symbols."""
 
+MAX_CELLS: Final = 100_000
+"""Bound on pipeline ranks times chunks."""
+
 _GROUP: Final = re.compile(r"\(([^)]+)\)\*(\d{1,6})")
 _REPEAT: Final = re.compile(r"(.)\*(\d{1,6})")
 
@@ -106,8 +109,8 @@ def _split(  # noqa: PLR0917 - positional for the cache
     embedding: bool,
     loss: bool,
 ) -> tuple[tuple[int, ...], ...]:
-    if stages < 1 or chunks < 1:
-        raise _split_error(f"pipeline size {stages} and {chunks} chunks must be at least 1")
+    if stages < 1 or chunks < 1 or stages * chunks > MAX_CELLS:
+        raise _split_error(f"{stages} stages of {chunks} chunks are not between 1 and {MAX_CELLS}")
     if first is None and last is None:
         per_stage = [_even(layers + embedding + loss, stages, "layers")] * stages
     else:

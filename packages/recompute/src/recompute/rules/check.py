@@ -1,0 +1,136 @@
+"""Job and revision in, findings out. Pure, and fast enough for the planner's inner loop."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from recompute.config.choice import with_choice
+from recompute.config.revision import Revision
+from recompute.rules.case import Case, case_of
+from recompute.rules.edits import apply, overrides_of, value_of
+from recompute.rules.table import RULES
+from recompute.rules.types import SEVERITIES, Finding, Rule
+
+if TYPE_CHECKING:
+    from recompute.config.choice import RecomputeChoice
+    from recompute.config.schema import JobConfig
+
+MAX_REPAIRS: Final = 40
+"""Fixes applied in a row at most; each rule's own tests show that its fix ends it."""
+
+RANK: Final = {severity: position for position, severity in enumerate(SEVERITIES)}
+
+
+def check(
+    job: JobConfig, revision: Revision, *, bridge: str | None = None, fixes: bool = True
+) -> tuple[Finding, ...]:
+    """Return what the rules say about ``job`` on ``revision``, most urgent first.
+
+    Args:
+        job: The job. Illegal recompute values are what the rules are for; they may be of any type.
+        revision: The Megatron Core revision to check against.
+        bridge: The Megatron Bridge version, where it is known.
+        fixes: Work out overrides. All overrides of one report together give a job without errors.
+
+    Returns:
+        One finding for each rule that concerns the job.
+    """
+    case = case_of(job, revision.name, bridge)
+    hits = matching(case)
+    if not hits:
+        return ()
+    repaired = repair(job, revision, bridge=bridge) if fixes else None
+    findings = [_finding(rule, case, repaired) for rule in hits]
+    return tuple(sorted(findings, key=lambda finding: RANK[finding.severity]))
+
+
+def legal(job: JobConfig, choice: RecomputeChoice, revision: Revision) -> bool:
+    """Say whether ``job`` with ``choice`` has no error on ``revision``."""
+    return not has_error(with_choice(job, choice), revision)
+
+
+def has_error(job: JobConfig, revision: Revision, *, bridge: str | None = None) -> bool:
+    """Say whether any rule of severity ``error`` concerns the job."""
+    case = case_of(job, revision.name, bridge)
+    return any(
+        rule.severity == "error" and rule.when(case) for rule in rules_for(*_key(case), errors=True)
+    )
+
+
+def matching(case: Case) -> list[Rule]:
+    """Return the rules that concern a case, in table order."""
+    return [rule for rule in rules_for(*_key(case)) if rule.when(case)]
+
+
+@functools.lru_cache(maxsize=512)
+def rules_for(
+    revision: str, entry: str, declared: str, effective: str, *, errors: bool = False
+) -> tuple[Rule, ...]:
+    """Return the rules that can concern such a job, in table order."""
+    gates = {"any"}
+    if declared == "selective":
+        gates.add("declared-selective")
+    if effective in {"selective", "full"}:
+        gates.add(effective)
+    return tuple(
+        rule
+        for rule in RULES
+        if revision in rule.revisions
+        and entry in rule.entries
+        and rule.gate in gates
+        and (not errors or rule.severity == "error")
+    )
+
+
+def repair(job: JobConfig, revision: Revision, *, bridge: str | None = None) -> JobConfig:
+    """Return the job with the fix of every finding applied, errors first, until none is left."""
+    done: set[tuple[str, tuple[str, ...]]] = set()
+    for _ in range(MAX_REPAIRS):
+        case = case_of(job, revision.name, bridge)
+        hits = sorted(matching(case), key=lambda rule: RANK[rule.severity])
+        for rule in hits:
+            if rule.fix is None:
+                continue
+            edit = rule.fix(case)
+            step = (rule.id, overrides_of(edit))
+            if step in done or all(value_of(job, name) == value for name, value in edit.items()):
+                continue
+            done.add(step)
+            job = apply(job, edit)
+            break
+        else:
+            break
+    return job
+
+
+def _key(case: Case) -> tuple[str, str, str, str]:
+    return case.name, case.entry, case.declared, case.effective
+
+
+def _finding(rule: Rule, case: Case, repaired: JobConfig | None) -> Finding:
+    overrides: tuple[str, ...] = ()
+    if rule.fix is not None and repaired is not None:
+        final = {name: value_of(repaired, name) for name in rule.fix(case)}
+        overrides = overrides_of(
+            {name: value for name, value in final.items() if value_of(case.job, name) != value}
+        )
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        message=rule.message.format(m=case.model, c=case),
+        fields=rule.fields,
+        overrides=overrides,
+        source=rule.source.at(case.name),
+        raised=rule.raised,
+        advice=rule.advice,
+    )
+
+
+def unconfirmed(findings: tuple[Finding, ...], changed: frozenset[str]) -> tuple[Finding, ...]:
+    """Mark the findings of the rules whose source differs from what was read."""
+    return tuple(
+        replace(finding, confirmed=False) if finding.rule in changed else finding
+        for finding in findings
+    )
