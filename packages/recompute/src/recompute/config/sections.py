@@ -1,0 +1,125 @@
+"""The sections of a job file -> :class:`~recompute.config.draft.Draft`.
+
+Reads plain YAML and what Bridge writes into checkpoints (``run_config.yaml``), where objects stand as
+mappings with ``_target_``. They are data here: nothing is imported, called or looked up.
+
+- ``{_target_: torch.nn.functional.silu, _call_: false}`` is the text ``torch.nn.functional.silu``;
+- ``{_target_: ...AttnBackend, _args_: [5], _name_: auto}`` is the text ``auto``;
+- any other ``_target_`` names a class, and the fields beside it are the value.
+
+Source: NVIDIA/Megatron-LM d98e8a64 megatron/training/config/yaml_utils.py ``safe_yaml_representers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from recompute.config.draft import Draft
+from recompute.config.schema import FrozenValue
+from recompute.config.yaml_source import YamlDocument
+from recompute.errors import ConfigError
+
+PEFT_SCHEMES: Final[Mapping[str, str]] = {
+    "lora": "lora",
+    "dora": "dora",
+    "canonicallora": "canonical_lora",
+    "canonical_lora": "canonical_lora",
+    "vlmlora": "lora",
+}
+_CONTROL: Final = frozenset(("_target_", "_call_", "_partial_", "_args_", "_name_"))
+
+
+def read_sections(document: YamlDocument, path: str, format_hint: str = "a job file") -> Draft:
+    """Read the top-level mapping of a job file.
+
+    Args:
+        document: The parsed file.
+        path: As the user wrote it; given fields are recorded as ``path:line``.
+        format_hint: What was expected, for messages.
+
+    Raises:
+        ConfigError: ``not-a-job`` when it is not a mapping of sections.
+    """
+    tree = document.value
+    if not isinstance(tree, Mapping):
+        raise ConfigError(
+            "not-a-job",
+            f"{path}: {format_hint} is a mapping of sections such as model and train",
+            hint="start with a line 'model:' and fields below it",
+            data={"path": path},
+        )
+    draft = Draft()
+    for key, value in tree.items():
+        if key == "_target_":
+            continue
+        _read_section(draft, document.lines, path, str(key), value)
+    return draft
+
+
+def _read_section(
+    draft: Draft, lines: Mapping[tuple[str, ...], int], path: str, section: str, value: FrozenValue
+) -> None:
+    where = f"{path}:{lines.get((section,), 1)}"
+    plain = plain_value(value)
+    if section == "env_vars" and isinstance(plain, Mapping):
+        draft.environment.update({str(name): str(item) for name, item in plain.items()})
+    elif plain is None:
+        draft.set_absent(section, where)
+    elif isinstance(plain, Mapping):
+        if section == "peft":
+            _read_peft_scheme(draft, value, where)
+        draft.sections.setdefault(section, {})
+        for name, item in plain.items():
+            line = lines.get((section, str(name)))
+            draft.set(section, str(name), item, where if line is None else f"{path}:{line}")
+    elif section == "peft" and isinstance(plain, str):
+        draft.set("peft", "scheme", peft_scheme(plain), where)
+    else:
+        draft.whole[section] = plain
+        draft.where[section] = where
+
+
+def _read_peft_scheme(draft: Draft, value: FrozenValue, where: str) -> None:
+    if isinstance(value, Mapping) and "_target_" in value:
+        draft.set("peft", "scheme", peft_scheme(str(value["_target_"])), where)
+
+
+def peft_scheme(text: str) -> str:
+    """Return the adapter scheme that a class path or a name means.
+
+    Raises:
+        ConfigError: ``bad-value`` for a scheme that is not known.
+    """
+    name = text.rpartition(".")[2].lower()
+    if name in PEFT_SCHEMES:
+        return PEFT_SCHEMES[name]
+    raise ConfigError(
+        "bad-value",
+        f"peft: unknown scheme {text[:60]!r}",
+        hint="one of lora, dora, canonical_lora, or peft=null for full training",
+        data={"field": "peft.scheme", "value": text[:200]},
+    )
+
+
+def plain_value(value: FrozenValue) -> FrozenValue:
+    """Return a value with every ``_target_`` object read as data."""
+    if isinstance(value, tuple):
+        return tuple(plain_value(item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    if "_target_" not in value:
+        return {str(key): plain_value(item) for key, item in value.items()}
+    return _object(value)
+
+
+def _object(value: Mapping[str, FrozenValue]) -> FrozenValue:
+    if "_name_" in value:
+        return str(value["_name_"])
+    rest = {str(k): plain_value(v) for k, v in value.items() if str(k) not in _CONTROL}
+    args = value.get("_args_")
+    if not rest and isinstance(args, tuple) and len(args) == 1 and not isinstance(args[0], Mapping):
+        return args[0]
+    if not rest and value.get("_call_") is False:
+        return str(value["_target_"])
+    return rest or ({} if value.get("_call_", True) else str(value["_target_"]))
