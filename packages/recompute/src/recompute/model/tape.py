@@ -73,6 +73,9 @@ class Op:
     """The gradient of the read tensor is written over that tensor."""
     weight_bytes: int = 0
     """Bytes of the parameters this operation owns, in parameter dtype."""
+    expert: bool = False
+    """The parameters are routed experts': sharded by expert parallelism, optimizer states by its
+    own data-parallel group."""
     forward_workspace: int = 0
     backward_workspace: int = 0
     flops: int = 0

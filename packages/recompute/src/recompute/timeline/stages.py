@@ -1,0 +1,92 @@
+"""Which layers each pipeline rank and chunk runs, by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recompute.config.pipeline import layers_per_chunk, layout_cells
+from recompute.config.schema import JobConfig
+from recompute.model.layer import layer_kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedLayer:
+    """A layer and its global number, from 0; MTP layers continue after the decoder."""
+
+    number: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One model chunk of one pipeline rank."""
+
+    layers: tuple[PlacedLayer, ...]
+    embedding: bool
+    head: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline rank: its chunks in virtual order."""
+
+    pp: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def has_embedding(self) -> bool:
+        """Say whether this rank embeds tokens."""
+        return any(chunk.embedding for chunk in self.chunks)
+
+    @property
+    def has_head(self) -> bool:
+        """Say whether this rank computes the loss."""
+        return any(chunk.head for chunk in self.chunks)
+
+
+def stages_of(job: JobConfig) -> tuple[Stage, ...]:
+    """Place every layer. Chunks are filled chunk by chunk over the ranks, as the model runs.
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_layer.py
+    get_transformer_layer_offset.
+    """
+    counts = layers_per_chunk(job)
+    ends = _ends(job, len(counts), len(counts[0]))
+    kinds = layer_kinds(job.model)
+    placed: dict[tuple[int, int], tuple[PlacedLayer, ...]] = {}
+    number = 0
+    for chunk in range(len(counts[0])):
+        for pp, row in enumerate(counts):
+            span = range(number, number + row[chunk])
+            placed[pp, chunk] = tuple(PlacedLayer(number=n, kind=kinds[n]) for n in span)
+            number += row[chunk]
+    return tuple(
+        Stage(
+            pp=pp,
+            chunks=tuple(
+                Chunk(
+                    layers=placed[pp, chunk],
+                    embedding=(pp, chunk) == ends[0],
+                    head=(pp, chunk) == ends[1],
+                )
+                for chunk in range(len(row))
+            ),
+        )
+        for pp, row in enumerate(counts)
+    )
+
+
+def _ends(job: JobConfig, ranks: int, chunks: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the cells of the embedding and of the loss: the outer ones, or where a layout says."""
+    layout = job.model.pipeline_model_parallel_layout
+    first, last = (0, 0), (ranks - 1, chunks - 1)
+    if layout is None:
+        return first, last
+    cells = layout_cells(layout, ranks)
+    where = {
+        part: (pp, chunk)
+        for pp, row in enumerate(cells)
+        for chunk, cell in enumerate(row)
+        for part in cell
+    }
+    return where.get("embedding", first), where.get("loss", last)

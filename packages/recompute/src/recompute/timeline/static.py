@@ -1,0 +1,166 @@
+"""What is allocated all step long: parameters, gradients, optimizer states, workspaces.
+
+Sources: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/distributed/param_and_grad_buffer.py (gradient
+buffers), megatron/core/optimizer/distrib_optimizer.py and optimizer.py (master copies, shards),
+TransformerEngine v2.20 transformer_engine/pytorch/optimizers/fused_adam.py (precision-aware states).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recompute.config.schema import JobConfig, OptimizerConfig
+from recompute.model.shape import DTYPE_BYTES, activation_dtype
+from recompute.timeline.types import StaticBytes
+from recompute.units import MIB
+
+CUBLAS_WORKSPACE = 32 * MIB
+"""One cuBLAS workspace on Hopper and newer (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp;
+TransformerEngine v2.20 transformer_engine/pytorch/module/base.py get_cublas_workspace_size_bytes)."""
+
+BATCH_BYTES_PER_TOKEN = 28
+"""Tokens, labels and positions (int64) and the loss mask (FP32) of one micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Group sizes of one job."""
+
+    world: int
+    data: int
+    """Data-parallel size, context parallelism excluded."""
+    dense_shards: int
+    """Ranks over which dense optimizer states are sharded (data and context)."""
+    expert_shards: int
+    """Ranks over which routed experts' optimizer states are sharded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters of one rank."""
+
+    dense: int
+    expert: int
+
+    @property
+    def total(self) -> int:
+        """Sum."""
+        return self.dense + self.expert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Static bytes of one rank and what the optimizer step adds for a moment."""
+
+    static: StaticBytes
+    gradients_in_backward: int
+    """Gradients that appear during backward and go after the step (no DDP wrapper)."""
+    step_transient: int
+    """Gradients copied to FP32 for the step."""
+
+
+def parallelism_of(job: JobConfig) -> Parallelism:
+    """Work out group sizes; without ``hardware.num_gpus`` the job is one data-parallel replica."""
+    model = job.model
+    replica = (
+        model.tensor_model_parallel_size
+        * model.pipeline_model_parallel_size
+        * model.context_parallel_size
+    )
+    expert_tp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
+    expert_replica = (
+        expert_tp * model.expert_model_parallel_size * model.pipeline_model_parallel_size
+    )
+    world = job.hardware.num_gpus or max(replica, expert_replica)
+    data = max(1, world // replica)
+    instances = job.ddp.num_distributed_optimizer_instances if job.ddp else 1
+    return Parallelism(
+        world=world,
+        data=data,
+        dense_shards=max(1, data * model.context_parallel_size // instances),
+        expert_shards=max(1, world // expert_replica // instances),
+    )
+
+
+def microbatches_of(job: JobConfig) -> int:
+    """Return the micro-batches of one step; one when the job gives no global batch size."""
+    if job.train.global_batch_size is None:
+        return 1
+    return max(1, job.train.global_batch_size // (job.micro_batch_size * parallelism_of(job).data))
+
+
+def state_bytes(job: JobConfig, count: ParameterCount) -> StateBytes:
+    """Return the static bytes of a rank that holds ``count`` parameters."""
+    dtype = DTYPE_BYTES[activation_dtype(job.model)]
+    groups = parallelism_of(job)
+    gradient = gradient_dtype_bytes(job, dtype)
+    buffered = count.total * gradient if job.ddp is not None else 0
+    if job.optimizer is None:
+        states, transient = 2 * dtype * count.total, 0
+    else:
+        sharded = is_distributed(job)
+        dense = groups.dense_shards if sharded else 1
+        expert = groups.expert_shards if sharded else 1
+        held = -(-count.dense // dense) + -(-count.expert // expert)
+        states = optimizer_bytes_per_parameter(job.optimizer, dtype) * held
+        transient = _gradient_copy(job.optimizer, gradient, dtype) * held
+    return StateBytes(
+        static=StaticBytes(
+            parameters=dtype * count.total,
+            gradients=buffered,
+            optimizer=states,
+            other=_other(job),
+        ),
+        gradients_in_backward=0 if job.ddp is not None else dtype * count.total,
+        step_transient=transient,
+    )
+
+
+def is_distributed(job: JobConfig) -> bool:
+    """Say whether optimizer states are sharded over data parallel ranks."""
+    return bool(
+        (job.ddp is not None and job.ddp.use_distributed_optimizer)
+        or (job.optimizer is not None and job.optimizer.use_distributed_optimizer)
+    )
+
+
+def gradient_dtype_bytes(job: JobConfig, parameter: int) -> int:
+    """Return the bytes of one element of the main gradient buffer."""
+    if job.ddp is None:
+        return parameter
+    return 4 if job.ddp.grad_reduce_in_fp32 else parameter
+
+
+def optimizer_bytes_per_parameter(optimizer: OptimizerConfig, parameter: int) -> int:
+    """Return master copy and moments of one parameter, bytes, before sharding.
+
+    With ``use_precision_aware_optimizer`` and FP32 masters of BF16 parameters, only the 16 low bits
+    are kept (``store_param_remainders``).
+    """
+    if optimizer.optimizer == "sgd":
+        return (4 if parameter < 4 else 0) + 4
+    if not optimizer.use_precision_aware_optimizer:
+        return (4 if parameter < 4 else 0) + 8
+    master = DTYPE_BYTES[optimizer.main_params_dtype]
+    if master == 4 and parameter == 2 and optimizer.store_param_remainders:
+        master = 2
+    moments = DTYPE_BYTES[optimizer.exp_avg_dtype] + DTYPE_BYTES[optimizer.exp_avg_sq_dtype]
+    return (master if parameter < 4 else 0) + moments
+
+
+def _gradient_copy(optimizer: OptimizerConfig, gradient: int, parameter: int) -> int:
+    """Bytes per held parameter of the FP32 gradient copy that the step makes of a 16-bit buffer."""
+    if optimizer.use_precision_aware_optimizer or gradient == 4 or parameter == 4:
+        return 0
+    return 4
+
+
+def _other(job: JobConfig) -> int:
+    """Workspaces, the cached rotary table and the input batch."""
+    workspaces = CUBLAS_WORKSPACE * (3 if job.model.transformer_impl != "local" else 1)
+    head = job.model.kv_channels or job.model.hidden_size // job.model.num_attention_heads
+    rotary = (
+        job.seq_length * head * 4 if job.model.position_embedding_type != "learned_absolute" else 0
+    )
+    tokens = job.seq_length * job.micro_batch_size // job.model.context_parallel_size
+    return workspaces + rotary + tokens * BATCH_BYTES_PER_TOKEN

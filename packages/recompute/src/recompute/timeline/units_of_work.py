@@ -1,0 +1,142 @@
+"""One chunk as a row of units: what each leaves behind, and how high its forward and backward go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from recompute.model.run import Owners, TapeProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A layer, a checkpointed group of layers, the embedding or the head."""
+
+    name: str
+    saved: int
+    forward_peak: int
+    backward_peak: int
+    weight_grads: int
+    alive_saved: Owners = field(default=(), repr=False)
+    alive_at_forward_peak: Owners = field(default=(), repr=False)
+    alive_at_backward_peak: Owners = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPeak:
+    """Highest points of one chunk for one micro-batch, everything else excluded."""
+
+    saved: int
+    forward: int
+    forward_unit: int
+    loss: int
+    """Highest point of the head's forward, 0 without a head."""
+    backward: int
+    backward_unit: int
+
+
+def unit_of(name: str, profile: TapeProfile) -> Unit:
+    """Make a unit of one tape's profile."""
+    return Unit(
+        name=name,
+        saved=profile.saved,
+        forward_peak=profile.forward_peak,
+        backward_peak=profile.backward_peak,
+        weight_grads=profile.weight_grads,
+        alive_saved=profile.alive_saved,
+        alive_at_forward_peak=profile.alive_at_forward_peak,
+        alive_at_backward_peak=profile.alive_at_backward_peak,
+    )
+
+
+def group_of(
+    name: str, whole: Sequence[TapeProfile], plain: Sequence[TapeProfile], stream: int
+) -> Unit:
+    """Make one unit of consecutive layers inside one checkpoint.
+
+    Forward keeps the first layer's input and runs the others without saving. Backward runs all of
+    them again with saving, holds the group's output meanwhile, and goes back through them.
+
+    Args:
+        name: Name for reports.
+        whole: Profiles of each layer checkpointed on its own; the first one's ``saved`` is kept.
+        plain: Profiles of each layer without recompute.
+        stream: Bytes of the residual stream.
+    """
+    held = stream  # the replayed output, kept until the group's backward is over
+    before, high, high_at = 0, 0, 0
+    later_gradients = sum(layer.weight_grads for layer in plain)
+    for index, layer in enumerate(plain):
+        later_gradients -= layer.weight_grads
+        forward = before + layer.forward_peak + stream
+        backward = before + layer.backward_peak + held + later_gradients
+        if max(forward, backward) >= high:
+            high, high_at = max(forward, backward), index
+        before += layer.saved
+    return Unit(
+        name=name,
+        saved=whole[0].saved,
+        forward_peak=max(profile.forward_peak for profile in whole),
+        backward_peak=high,
+        weight_grads=sum(layer.weight_grads for layer in plain),
+        alive_saved=whole[0].alive_saved,
+        alive_at_forward_peak=whole[0].alive_at_forward_peak,
+        alive_at_backward_peak=_merge(
+            plain[high_at].alive_at_backward_peak,
+            (("replayed output", held),),
+            *(layer.alive_saved for layer in plain[:high_at]),
+        ),
+    )
+
+
+def chunk_peak(units: Sequence[Unit]) -> ChunkPeak:
+    """Walk a chunk forward and backward once.
+
+    The last unit may be the head; its forward is the loss phase.
+    """
+    before = forward = loss = forward_unit = 0
+    for index, unit in enumerate(units):
+        high = before + unit.forward_peak
+        if unit.name == "head":
+            loss = high
+        elif high > forward:
+            forward, forward_unit = high, index
+        before += unit.saved
+    saved, gradients, backward, backward_unit = before, 0, 0, 0
+    for index in range(len(units) - 1, -1, -1):
+        unit = units[index]
+        before -= unit.saved
+        if before + unit.backward_peak + gradients > backward:
+            backward, backward_unit = before + unit.backward_peak + gradients, index
+        gradients += unit.weight_grads
+    return ChunkPeak(
+        saved=saved,
+        forward=forward,
+        forward_unit=forward_unit,
+        loss=loss,
+        backward=backward,
+        backward_unit=backward_unit,
+    )
+
+
+def alive_in_backward(units: Sequence[Unit], at: int) -> Owners:
+    """Say what a chunk holds at the highest point of one unit's backward."""
+    gradients = sum(unit.weight_grads for unit in units[at + 1 :])
+    return _merge(
+        units[at].alive_at_backward_peak,
+        (("weight gradients", gradients),),
+        *(unit.alive_saved for unit in units[:at]),
+    )
+
+
+def alive_in_forward(units: Sequence[Unit], at: int) -> Owners:
+    """Say what a chunk holds at the highest point of one unit's forward."""
+    return _merge(units[at].alive_at_forward_peak, *(unit.alive_saved for unit in units[:at]))
+
+
+def _merge(*parts: Owners) -> Owners:
+    totals: dict[str, int] = {}
+    for part in parts:
+        for owner, size in part:
+            totals[owner] = totals.get(owner, 0) + size
+    return tuple(sorted(((o, s) for o, s in totals.items() if s), key=lambda i: (-i[1], i[0])))

@@ -1,0 +1,49 @@
+"""What a tape computes once, and what a choice makes it compute again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from recompute.model.tape import Link, Op, OpClass
+from recompute.timeline.types import Replay
+
+
+def work_of(ops: Iterable[Op], times: int = 1) -> Replay:
+    """Sum operations by class, ``times`` over."""
+    flops: Counter[str] = Counter()
+    traffic: Counter[str] = Counter()
+    comm: Counter[str] = Counter()
+    kernels = 0
+    for op in ops:
+        flops[op.kind] += op.flops * times
+        traffic[op.kind] += op.traffic * times
+        for link, size in op.comm:
+            comm[link] += size * times
+        kernels += times if op.flops or op.traffic else 0
+    return _replay(flops, traffic, comm, kernels)
+
+
+def total(parts: Iterable[tuple[Replay, int]]) -> Replay:
+    """Add up work, each part so many times."""
+    flops: Counter[str] = Counter()
+    traffic: Counter[str] = Counter()
+    comm: Counter[str] = Counter()
+    kernels = 0
+    for part, times in parts:
+        for counter, items in ((flops, part.flops), (traffic, part.traffic)):
+            for kind, amount in items:
+                counter[kind] += amount * times
+        for link, amount in part.comm:
+            comm[link] += amount * times
+        kernels += part.kernels * times
+    return _replay(flops, traffic, comm, kernels)
+
+
+def _replay(flops: Counter[str], traffic: Counter[str], comm: Counter[str], kernels: int) -> Replay:
+    return Replay(
+        flops=tuple((kind, flops[kind]) for kind in OpClass if flops[kind]),
+        traffic=tuple((kind, traffic[kind]) for kind in OpClass if traffic[kind]),
+        comm=tuple((link, comm[link]) for link in Link if comm[link]),
+        kernels=kernels,
+    )
