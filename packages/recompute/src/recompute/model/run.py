@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from recompute.model.tape import Mechanism, Op, Region, Tape
+from recompute.model.tape import ROUND, Mechanism, Op, Region, Tape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,6 @@ class TapeProfile:
     """What :attr:`saved` consists of. Empty unless composition was asked for, as the next two."""
     alive_at_forward_peak: Owners = field(default=(), repr=False)
     alive_at_backward_peak: Owners = field(default=(), repr=False)
-
-
-ROUND = 512
-"""Every allocation takes a multiple of this many bytes (pytorch c10/cuda/CUDACachingAllocator.cpp,
-kMinBlockSize)."""
 
 
 def rounded(size: int) -> int:
@@ -188,6 +183,7 @@ class TapeRun:
             else:
                 first, last, _ = found
                 self._enter_region(found, low, high)
+                self._discard_after(last, low, high)
                 position = last + 1
                 assert first >= low
 
@@ -266,6 +262,7 @@ class TapeRun:
         while position >= low:
             found = self._region_to(position, low, high)
             if found is not None and found[2].mechanism is Mechanism.CHECKPOINT:
+                self._restore_before(position, low, high)
                 self._backward_region(found)
                 position = found[0] - 1
                 continue

@@ -15,6 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+ROUND: Final = 512
+"""Every allocation takes a multiple of this many bytes (pytorch c10/cuda/CUDACachingAllocator.cpp,
+kMinBlockSize)."""
 
 
 class OpClass(StrEnum):
@@ -74,6 +79,12 @@ class Op:
     weight_bytes: int = 0
     """Bytes of the parameters this operation owns, in parameter dtype."""
     expert: bool = False
+    """The parameters are routed experts': sharded and reduced over the expert groups."""
+    retains: tuple[str, ...] = ()
+    """Written tensors that the module object holds until its next forward replaces them. At the start
+    of a step they are part of what is allocated, so the first forward in flight adds nothing for
+    them."""
+    expert: bool = False
     """The parameters are routed experts': sharded by expert parallelism, optimizer states by its
     own data-parallel group."""
     forward_workspace: int = 0
@@ -130,3 +141,18 @@ class Tape:
     def weight_bytes(self) -> int:
         """Bytes of all parameters, in parameter dtype."""
         return sum(op.weight_bytes for op in self.ops)
+
+    @property
+    def expert_weight_bytes(self) -> int:
+        """Bytes of the routed experts' parameters, in parameter dtype."""
+        return sum(op.weight_bytes for op in self.ops if op.expert)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes that module objects hold from one forward to the next."""
+        return sum(
+            -(-tensor.size // ROUND) * ROUND
+            for op in self.ops
+            for tensor in op.writes
+            if tensor.name in op.retains
+        )
