@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
-from recompute.timeline.layers import LayerBook
+from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.schedule import InFlight, Schedule, schedule
 from recompute.timeline.stages import Chunk, Stage, stages_of
 from recompute.timeline.static import (
@@ -98,6 +98,17 @@ class Predictor:
                 replays[signature] = total([(book.stage_replay(stage, choice), self.microbatches)])
             ranks.append(self._rank(stage, parts, replays[signature], composition=composition))
         return Prediction(choice=choice, ranks=tuple(ranks), assumptions=ASSUMPTIONS)
+
+    def active_layers(self) -> dict[str, int]:
+        """Count the layers of all ranks on which each label does anything; labels without one are absent."""
+        counts: dict[str, int] = {}
+        for stage in self.stages:
+            for chunk in stage.chunks:
+                for layer in chunk.layers:
+                    regions = self._book.tape(layer.kind).regions
+                    for label in {region.label for region in regions} - {FULL}:
+                        counts[label] = counts.get(label, 0) + 1
+        return counts
 
     # --- shared parts
 

@@ -1,0 +1,213 @@
+"""Step time from work: classes over rates, comm over links, the critical stage over the pipeline.
+
+Absolute times are estimates; what the planner uses is the ratio of two of them, in which most of the
+error cancels. See docs/explanation/cost-model.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recompute.config.gpus import Gpu
+from recompute.config.pipeline import chunk_count
+from recompute.model.tape import Link, OpClass
+from recompute.search import efficiency as eff
+from recompute.search.efficiency import EFFICIENCIES, Efficiencies
+from recompute.timeline.static import is_distributed, microbatches_of, parallelism_of
+from recompute.timeline.types import Prediction, RankPeak, Replay
+
+if TYPE_CHECKING:
+    from recompute.config.schema import JobConfig
+
+MODEL_ERROR = 0.02
+"""Stated error of an overhead, as a fraction of the control's step: two points in the median."""
+
+_BACKWARD = {
+    OpClass.GEMM: eff.BACKWARD_GEMM,
+    OpClass.ATTENTION: eff.BACKWARD_ATTENTION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Seconds of one step on one pipeline position, without waiting for others."""
+
+    forward: float
+    backward: float
+    replay: float
+
+    @property
+    def total(self) -> float:
+        """Sum of the three."""
+        return self.forward + self.backward + self.replay
+
+
+class CostModel:
+    """Step times of one job on one GPU.
+
+    Args:
+        job: A complete job.
+        gpu: Rates and links.
+        efficiencies: Fractions of peak; by default those of the GPU's architecture.
+    """
+
+    def __init__(self, job: JobConfig, gpu: Gpu, efficiencies: Efficiencies | None = None) -> None:
+        self.job = job
+        self.gpu = gpu
+        self.efficiencies = efficiencies or EFFICIENCIES[gpu.architecture]
+        self.microbatches = microbatches_of(job)
+        self._chunks = chunk_count(job.model)
+        self._rates = self._class_rates()
+        self._links = {link: self._link_seconds(link) for link in Link}
+
+    def overhead(self, control: Prediction, candidate: Prediction) -> float:
+        """Return the candidate's step time over the control's, minus one.
+
+        A choice that replays nothing costs exactly nothing.
+        """
+        if not any(rank.replay.kernels or rank.replay.comm for rank in candidate.ranks):
+            return 0.0
+        return self.step_seconds(candidate) / self.step_seconds(control) - 1.0
+
+    def step_seconds(self, prediction: Prediction) -> float:
+        """Return one optimizer step: the slowest stage, fill and drain, sync and optimizer.
+
+        With M micro-batches, P stages and V chunks each, the slowest stage works all the time and
+        the others' share of one micro-batch shows once, divided by V: ``max(t) + (sum(t) - max(t)) /
+        (M V)`` for stage times ``t`` of a whole step (1F1B; NVIDIA/Megatron-LM core_v0.19.0
+        megatron/core/pipeline_parallel/schedules.py).
+        """
+        times = [self.stage(rank).total for rank in prediction.ranks]
+        slowest = max(range(len(times)), key=times.__getitem__)
+        weights = self._stages_per_row(prediction.ranks)
+        total = sum(t * w for t, w in zip(times, weights, strict=True))
+        filling = (total - times[slowest]) / (self.microbatches * self._chunks)
+        rank = prediction.ranks[slowest]
+        return times[slowest] + filling + self._optimizer(rank) + self._gradient_sync(rank)
+
+    def stage(self, rank: RankPeak) -> StageTime:
+        """Return the times of one pipeline position for all micro-batches of a step."""
+        return StageTime(
+            forward=self.seconds(rank.step_work),
+            backward=self.seconds(rank.step_work, backward=True),
+            replay=self.seconds(rank.replay),
+        )
+
+    def seconds(self, work: Replay, *, backward: bool = False) -> float:
+        """Return how long some work takes, or its backward.
+
+        Each class takes the longer of its operations at their rate and its bytes at memory
+        bandwidth; classes and links follow one another on one stream.
+        """
+        flops, traffic = dict(work.flops), dict(work.traffic)
+        memory = self.gpu.bandwidth * self.efficiencies.memory
+        total = 0.0
+        for kind in {*flops, *traffic}:
+            rate = self._rates.get(kind)
+            compute = flops.get(kind, 0) / rate if rate else 0.0
+            once = max(compute, traffic.get(kind, 0) / memory)
+            total += once * (_BACKWARD.get(kind, eff.BACKWARD_MEMORY) if backward else 1.0)
+        for link, size in work.comm:
+            total += size * self._links[link] * (self._backward_comm(link) if backward else 1.0)
+        launches = 2 * work.kernels if backward else work.kernels
+        return total + launches * self.efficiencies.launch_seconds
+
+    # --- rates
+
+    def _class_rates(self) -> dict[OpClass, float]:
+        """Return the rate of the classes whose operations can bound them; others are memory-bound."""
+        model, use = self.job.model, self.efficiencies
+        wide = "bf16" if model.bf16 or model.fp16 or model.params_dtype != "fp32" else "fp32"
+        narrow = "fp4" if model.fp4 else "fp8" if model.fp8 else wide
+        return {
+            OpClass.GEMM: self.gpu.flops(narrow) * use.gemm * self._size_factor(),
+            OpClass.ATTENTION: self.gpu.flops(wide) * use.attention,
+        }
+
+    def _size_factor(self) -> float:
+        """Return what the job's own sizes leave of a large GEMM's efficiency.
+
+        The rows of a GEMM are the tokens of a micro-batch (of one expert, where experts hold most
+        operations), its narrowest width the attention's or the feed-forward's on one rank.
+        """
+        model, edge = self.job.model, self.efficiencies.gemm_edge
+        rows = self.job.seq_length * self.job.micro_batch_size / model.context_parallel_size
+        widths = [float(model.hidden_size)]
+        if model.num_moe_experts:
+            expert_tp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
+            rows *= model.moe_router_topk * model.expert_model_parallel_size
+            rows /= model.num_moe_experts
+            if model.sequence_parallel and expert_tp == 1:
+                rows /= model.tensor_model_parallel_size
+            ffn = model.moe_ffn_hidden_size or model.ffn_hidden_size or 4 * model.hidden_size
+            widths.append(ffn / expert_tp)
+        else:
+            heads = model.num_attention_heads
+            channels = model.kv_channels or model.hidden_size // max(heads, 1)
+            widths.append(heads * channels / model.tensor_model_parallel_size)
+            ffn = model.ffn_hidden_size or 4 * model.hidden_size
+            widths.append(ffn / model.tensor_model_parallel_size)
+        narrowest = min(widths)
+        return rows / (rows + edge) * narrowest / (narrowest + edge)
+
+    def _link_seconds(self, link: Link) -> float:
+        """Return the visible seconds of one byte sent in a group."""
+        model, use = self.job.model, self.efficiencies
+        tensor, context = model.tensor_model_parallel_size, model.context_parallel_size
+        expert_tp = model.expert_tensor_parallel_size or tensor
+        spans = {
+            Link.TENSOR: tensor,
+            Link.CONTEXT: tensor * context,
+            Link.EXPERT: expert_tp * model.expert_model_parallel_size,
+        }
+        visible = {
+            Link.TENSOR: use.overlap_tensor if model.tp_comm_overlap else 1.0,
+            Link.CONTEXT: use.overlap_context,
+            Link.EXPERT: use.overlap_expert if model.overlap_moe_expert_parallel_comm else 1.0,
+        }
+        return visible[link] / self._rate_over(spans[link])
+
+    def _rate_over(self, span: int) -> float:
+        """Return bytes a second for a group over ``span`` neighbouring ranks (order tp-cp-ep-dp-pp)."""
+        if span <= self.gpu.domain:
+            return self.gpu.nvlink * self.efficiencies.nvlink
+        return self.gpu.network * self.efficiencies.network
+
+    def _backward_comm(self, link: Link) -> float:
+        if link is Link.TENSOR and self.job.model.sequence_parallel:
+            return eff.BACKWARD_TENSOR_SEQUENCE
+        return eff.BACKWARD_COMM
+
+    # --- once a step
+
+    def _optimizer(self, rank: RankPeak) -> float:
+        """States and parameters are read and written, gradients read; sharded ones by their shard."""
+        groups = parallelism_of(self.job)
+        shards = groups.dense_shards if is_distributed(self.job) else 1
+        static = rank.static
+        gradients = static.gradients or static.parameters
+        moved = 2 * static.optimizer + (2 * static.parameters + gradients) / shards
+        return moved / (self.gpu.bandwidth * self.efficiencies.memory)
+
+    def _gradient_sync(self, rank: RankPeak) -> float:
+        """Gradients are reduced and parameters gathered over the data-parallel group."""
+        groups = parallelism_of(self.job)
+        model, ddp = self.job.model, self.job.ddp
+        size = groups.data * model.context_parallel_size
+        if size == 1 or ddp is None:
+            return 0.0
+        moved = rank.static.gradients * (1 if is_distributed(self.job) else 2)
+        moved += rank.static.parameters if is_distributed(self.job) else 0
+        visible = self.efficiencies.overlap_data if ddp.overlap_grad_reduce else 1.0
+        span = model.tensor_model_parallel_size * size
+        return visible * moved * (size - 1) / size / self._rate_over(span)
+
+    def _stages_per_row(self, ranks: Sequence[RankPeak]) -> list[float]:
+        """Return how many pipeline stages each row stands for."""
+        stages = self.job.model.pipeline_model_parallel_size
+        counts = [len(rank.global_ranks) for rank in ranks]
+        if not all(counts):
+            return [stages / len(ranks)] * len(ranks)
+        return [stages * count / sum(counts) for count in counts]
