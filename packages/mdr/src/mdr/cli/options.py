@@ -49,7 +49,8 @@ def settings_from(data: Path | None, registry: str | None) -> Settings:
         import platformdirs
 
         data = Path(platformdirs.user_data_dir("mdr", appauthor=False))
-    return Settings(data=data.absolute(), registry=registry or None)
+    token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN")
+    return Settings(data=data.absolute(), registry=registry or None, github_token=token)
 
 
 def print_document(schema: str, document: Mapping[str, Any]) -> None:

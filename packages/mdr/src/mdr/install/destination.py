@@ -183,5 +183,7 @@ def real_parent(destination: Destination) -> Path:
 
 def _no_place(entry: Entry, target: Target, message: str) -> Refusal:
     takers = [name for name, agent in BY_NAME.items() if agent.place(entry.kind, entry.file_name)]
-    hint = f"agents that take it: {', '.join(takers)}" if takers else "no agent in the table takes it"
+    hint = (
+        f"agents that take it: {', '.join(takers)}" if takers else "no agent in the table takes it"
+    )
     return Refusal("no-place", message, hint=hint, data={"target": str(target), "agents": takers})

@@ -112,7 +112,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The display name: the folder of a skill, else the stem of the file."""
+        """The display name: what the ref says, or what the path says where the ref holds a path."""
+        prefix = ("" if self.host == "github.com" else f"{self.host}/") + self.repository
+        if self.ref[len(prefix) : len(prefix) + 1] == "/":
+            return self.ref[len(prefix) + 1 :]
         return display_name(self.repository, self.path, is_skill=self.kind.value == "skill")
 
 
@@ -152,9 +155,7 @@ def display_name(repository: str, path: str, *, is_skill: bool) -> str:
 
 def in_lock_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Sort by host, ref and path, by bytes."""
-    return tuple(
-        sorted(entries, key=lambda e: (e.host.encode(), e.ref.encode(), e.path.encode()))
-    )
+    return tuple(sorted(entries, key=lambda e: (e.host.encode(), e.ref.encode(), e.path.encode())))
 
 
 def entry_values(entry: Entry) -> dict[str, str | int | list[str]]:
@@ -217,7 +218,9 @@ def write_lock(path: Path, lock: Lock) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
+    )
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)
         stream.flush()

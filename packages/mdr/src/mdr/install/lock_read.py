@@ -1,7 +1,7 @@
 """Read ``mdr.lock`` strictly. A lock that cannot be trusted to the last field is an error.
 
 Nothing here ever turns a bad lock into a smaller or an empty one: other tools lost their users' pins
-that way (facts: vercel-labs/skills issue 989). Every refusal is a :class:`mdr.errors.LockError`.
+that way (vercel-labs/skills, issue 989). Every refusal is a :class:`mdr.errors.LockError`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,9 @@ def _target(text: str, where: str) -> Target:
 def _file(line: str, where: str) -> FileEntry:
     match = _FILE_LINE.fullmatch(line)
     if match is None:
-        raise _error("lock-value", f"file line {line[:120]!r} is not 'sha256 mode size path'", where)
+        raise _error(
+            "lock-value", f"file line {line[:120]!r} is not 'sha256 mode size path'", where
+        )
     digest, mode, size, path = match.groups()
     return FileEntry(path=path, mode=FileMode(mode), size=int(size), sha256=Sha256(digest))
 
@@ -219,9 +221,13 @@ def _check_names(entry: Entry, where: str) -> None:
     except BadReference as error:
         raise _error("lock-value", error.message, where) from error
     known = (reference.host, reference.repository.lower())
-    if known != (entry.host, entry.repository.lower()) or not isinstance(reference.selector, Latest):
+    if known != (entry.host, entry.repository.lower()) or not isinstance(
+        reference.selector, Latest
+    ):
         raise _error("lock-contradiction", "ref, host and repository name different places", where)
-    if reference.path not in {None, entry.path} or reference.name not in {None, entry.name}:
+    folder = entry.path.rpartition("/")[0].rpartition("/")[2]
+    own_name = folder if entry.kind is Kind.SKILL and folder else entry.name
+    if reference.path not in {None, entry.path} or reference.name not in {None, own_name}:
         raise _error("lock-contradiction", f"ref does not name {entry.path!r}", where)
     for name in (entry.name, entry.file_name):
         problem = path_problem(name)

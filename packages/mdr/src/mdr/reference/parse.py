@@ -142,12 +142,20 @@ def _selector(tail: str, text: str) -> Selector:
         return Latest()
     if tail.startswith("git:"):
         if not is_label(tail):
-            raise _bad(text, f"{tail!r} is not a label", "a label is git:YYYYMMDD.sha7, such as git:20260817.d36ff70")
+            raise _bad(
+                text,
+                f"{tail!r} is not a label",
+                "a label is git:YYYYMMDD.sha7, such as git:20260817.d36ff70",
+            )
         return Label(label=tail)
     if tail.startswith("sha256:"):
         return _digest(tail.removeprefix("sha256:").lower(), text)
     hint = "after @ comes git:YYYYMMDD.sha7, sha256:HEX or latest"
-    raise _bad(text, f"{tail!r} is no selector", f"{hint}; a name that contains @ needs one, as in {text}@latest")
+    raise _bad(
+        text,
+        f"{tail!r} is no selector",
+        f"{hint}; a name that contains @ needs one, as in {text}@latest",
+    )
 
 
 def _digest(digits: str, text: str) -> DigestPrefix:

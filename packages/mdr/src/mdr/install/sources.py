@@ -1,0 +1,88 @@
+"""The places that bytes come from: cache, registry, git host. All behind one small protocol.
+
+The git host is asked through the local registry, which fetches the repository with the hardened git of
+:mod:`mdr.source`, keeps it, and answers by hash; so a fetch is never written twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mdr.install.candidate import reference_to
+from mdr.reference.types import Label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mdr.digest import Sha256
+    from mdr.install.fetch import BlobSource
+    from mdr.install.lock import Entry
+    from mdr.registry.interface import Registry
+    from mdr.settings import Settings
+    from mdr.version.types import FileEntry
+
+
+@dataclass(slots=True, kw_only=True)
+class RegistrySource:
+    """A registry, or the local data folder as cache, asked by hash."""
+
+    name: str
+    remote: bool
+    open: Callable[[], Registry]
+    _registry: Registry | None = None
+
+    def get(self, entry: Entry, files: Sequence[FileEntry]) -> Mapping[Sha256, bytes]:
+        """Return what it holds of the files."""
+        if self._registry is None:
+            self._registry = self.open()
+        found = ((file.sha256, self._registry.blob(file.sha256)) for file in files)
+        return {digest: data for digest, data in found if data is not None}
+
+
+@dataclass(slots=True, kw_only=True)
+class HostSource:
+    """The git host of an entry: its repository is fetched and read at the locked commit."""
+
+    open: Callable[[], Registry]
+    """Opens the local registry with indexing on demand allowed."""
+    name: str = "git host"
+    remote: bool = False
+
+    def get(self, entry: Entry, files: Sequence[FileEntry]) -> Mapping[Sha256, bytes]:
+        """Fetch the repository and return what it holds of the files.
+
+        Raises:
+            mdr.errors.MdrError: not-found, or what the fetch said.
+        """
+        registry = self.open()
+        registry.resolve(reference_to(entry, Label(label=entry.label)))
+        found = ((file.sha256, registry.blob(file.sha256)) for file in files)
+        return {digest: data for digest, data in found if data is not None}
+
+
+def blob_sources(settings: Settings, *, offline: bool) -> tuple[BlobSource, ...]:
+    """Return the places to ask, nearest first.
+
+    Args:
+        settings: Where data and registry are.
+        offline: Only this machine: the cache, and a registry that is a folder here.
+    """
+    from mdr.registry import open_registry
+
+    local = replace(settings, registry=None)
+    shut = replace(local, index_on_demand=False)
+    sources: list[BlobSource] = [
+        RegistrySource(name="cache", remote=False, open=lambda: open_registry(shut))
+    ]
+    if settings.registry is not None:
+        is_remote = not settings.registry.startswith("file:")
+        if not (offline and is_remote):
+            sources.append(
+                RegistrySource(
+                    name="registry", remote=is_remote, open=lambda: open_registry(settings)
+                )
+            )
+    if not offline and settings.index_on_demand:
+        sources.append(HostSource(open=lambda: open_registry(local)))
+    return tuple(sources)
