@@ -133,6 +133,8 @@ def _check_characters(text: str) -> None:
         raise _bad(text[:60] + "...", f"the reference is longer than {MAX_LENGTH} characters")
     if any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in text):
         raise _bad(text, "the reference has a control character")
+    if "://" in text.partition("@")[0][:12]:
+        raise _bad(text, "a reference is not a URL")
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
         raise _bad(text, "the reference is not valid UTF-8")
 
