@@ -1,0 +1,104 @@
+"""Laws that every prediction keeps."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
+from recompute.timeline.predict import Predictor
+from recompute.timeline.types import Phase
+
+from .jobs import job, megatron_job
+
+CHOICES = st.sampled_from(
+    [
+        selective(),
+        selective("mlp"),
+        selective("core_attn"),
+        selective("core_attn", "mlp"),
+        full("uniform", 1),
+        full("uniform", 3),
+        full("block", 2),
+    ]
+)
+SMALL = {"num_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "num_query_groups": 4}
+
+
+@given(CHOICES, st.sampled_from([64, 128, 256]), st.booleans())
+def test_a_longer_sequence_never_lowers_the_peak(
+    choice: RecomputeChoice, seq: int, local: bool
+) -> None:
+    fields = {**SMALL, "transformer_impl": "local" if local else "transformer_engine"}
+    short = Predictor(job(seq_length=seq, **fields)).predict(choice).hot.peak.peak_bytes
+    long = Predictor(job(seq_length=2 * seq, **fields)).predict(choice).hot.peak.peak_bytes
+    assert long > short
+
+
+@given(CHOICES)
+def test_a_plan_per_layer_that_names_every_layer_is_the_stock_choice(
+    choice: RecomputeChoice,
+) -> None:
+    if choice.recompute_granularity == "full":
+        return
+    spans = (LayerSpan(first=0, last=5, modules=choice.recompute_modules),)
+    predictor = Predictor(job(**SMALL))
+    stock = predictor.predict(choice).hot
+    per_layer = predictor.predict(RecomputeChoice(per_layer=spans)).hot
+    assert (per_layer.phases, per_layer.replay) == (stock.phases, stock.replay)
+
+
+@given(CHOICES)
+def test_block_over_all_layers_is_uniform_one(choice: RecomputeChoice) -> None:
+    predictor = Predictor(job(**SMALL))
+    block, uniform = predictor.predict(full("block", 99)), predictor.predict(full("uniform", 1))
+    assert block.ranks[0].phases == uniform.ranks[0].phases
+    assert block.ranks[0].replay == uniform.ranks[0].replay
+
+
+@given(st.integers(1, 4), st.integers(1, 2), CHOICES)
+def test_every_pipeline_rank_has_its_own_row(
+    ranks: int, chunks: int, choice: RecomputeChoice
+) -> None:
+    given_job = megatron_job(
+        gpus=ranks,
+        batch=4 * ranks * 2,
+        num_layers=8 * 3,
+        hidden_size=512,
+        num_attention_heads=8,
+        num_query_groups=4,
+        pipeline_model_parallel_size=ranks,
+        virtual_pipeline_model_parallel_size=chunks if ranks > 1 and chunks > 1 else None,
+    )
+    rows = Predictor(given_job).predict(choice).ranks
+    assert [dict(row.rank)["pp"] for row in rows] == list(range(ranks))
+    assert sorted(r for row in rows for r in row.global_ranks) == list(range(ranks))
+    for row in rows:
+        phases = [p.phase for p in row.phases]
+        assert len(set(phases)) == len(phases)
+        assert (Phase.LOSS in phases) == (row is rows[-1])
+
+
+def test_without_recompute_nothing_is_replayed() -> None:
+    assert Predictor(job()).predict(selective()).hot.replay.flops == ()
+
+
+def test_full_recompute_replays_every_layer_once() -> None:
+    hot = Predictor(job()).predict(full("uniform", 2)).hot
+    replayed, once = dict(hot.replay.flops), dict(hot.step_work.flops)
+    head = 2 * 8192 * 4096 * 32768
+    assert replayed["gemm"] == once["gemm"] - head
+    assert replayed["attention"] == once["attention"]
+
+
+def test_saved_shards_shrink_the_checkpoints() -> None:
+    fields = {"tensor_model_parallel_size": 4, "distribute_saved_activations": True}
+    sharded = Predictor(megatron_job(gpus=4, **fields)).predict(full("uniform", 1)).hot
+    whole = (
+        Predictor(megatron_job(gpus=4, tensor_model_parallel_size=4))
+        .predict(full("uniform", 1))
+        .hot
+    )
+    stream = 8192 * 4096 * 2
+    difference = whole.activation_bytes_after_forward - sharded.activation_bytes_after_forward
+    assert difference == 8 * stream * 3 // 4

@@ -1,0 +1,86 @@
+"""Static bytes per parameter, as each optimizer holds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from recompute.config.schema import DdpConfig, OptimizerConfig
+from recompute.timeline.static import (
+    ParameterCount,
+    microbatches_of,
+    optimizer_bytes_per_parameter,
+    state_bytes,
+)
+
+from .jobs import job, megatron_job
+
+COUNT = ParameterCount(dense=1_000_000, expert=0)
+
+
+def per_parameter(ddp: DdpConfig | None, optimizer: OptimizerConfig | None, gpus: int) -> float:
+    given = replace(megatron_job(gpus=gpus, batch=2 * gpus), ddp=ddp, optimizer=optimizer)
+    static = state_bytes(given, COUNT).static
+    return (static.total - static.other) / COUNT.total
+
+
+@pytest.mark.parametrize(
+    ("ddp", "optimizer", "gpus", "expected"),
+    [
+        (None, None, 1, 6),
+        (DdpConfig(grad_reduce_in_fp32=True), OptimizerConfig(), 1, 18),
+        (DdpConfig(grad_reduce_in_fp32=True), OptimizerConfig(), 8, 18),
+        (
+            DdpConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True),
+            OptimizerConfig(),
+            8,
+            7.5,
+        ),
+        (DdpConfig(use_distributed_optimizer=True), OptimizerConfig(), 8, 5.5),
+        (
+            DdpConfig(use_distributed_optimizer=True),
+            OptimizerConfig(
+                use_precision_aware_optimizer=True,
+                main_grads_dtype="bf16",
+                exp_avg_dtype="bf16",
+                exp_avg_sq_dtype="bf16",
+            ),
+            8,
+            4.75,
+        ),
+    ],
+)
+def test_bytes_of_one_parameter(
+    ddp: DdpConfig | None, optimizer: OptimizerConfig | None, gpus: int, expected: float
+) -> None:
+    assert per_parameter(ddp, optimizer, gpus) == pytest.approx(expected)
+
+
+def test_a_16_bit_buffer_is_copied_to_fp32_for_the_step_unless_precision_aware() -> None:
+    half = replace(megatron_job(), ddp=DdpConfig(use_distributed_optimizer=True))
+    assert state_bytes(half, COUNT).step_transient == 4 * COUNT.total
+    aware = replace(half, optimizer=OptimizerConfig(use_precision_aware_optimizer=True))
+    assert state_bytes(aware, COUNT).step_transient == 0
+
+
+def test_master_remainders_are_kept_only_for_bf16_parameters() -> None:
+    aware = OptimizerConfig(use_precision_aware_optimizer=True)
+    assert optimizer_bytes_per_parameter(aware, 2) == 2 + 8
+    assert optimizer_bytes_per_parameter(replace(aware, store_param_remainders=False), 2) == 4 + 8
+
+
+def test_gradients_appear_in_backward_without_ddp() -> None:
+    assert state_bytes(job(), COUNT).gradients_in_backward == 2 * COUNT.total
+    assert state_bytes(megatron_job(), COUNT).gradients_in_backward == 0
+
+
+def test_experts_are_sharded_by_their_own_group() -> None:
+    given = megatron_job(gpus=8, batch=16, expert_model_parallel_size=8)
+    dense = state_bytes(given, ParameterCount(dense=800, expert=0)).static.optimizer
+    expert = state_bytes(given, ParameterCount(dense=0, expert=800)).static.optimizer
+    assert expert == 8 * dense
+
+
+def test_microbatches_of_a_step() -> None:
+    assert microbatches_of(megatron_job(gpus=2, batch=32)) == 8
