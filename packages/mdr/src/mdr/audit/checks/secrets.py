@@ -1,0 +1,183 @@
+"""Checks 9 and 14: instructions to send local credentials away, and to read or print them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mdr.audit.checks.row import Check, Hit, hit, span
+from mdr.audit.cues import inside_quotation, negated, quoted
+from mdr.audit.pairs import Pair, Pairs
+from mdr.audit.rx import Rx
+from mdr.audit.stores import LOCAL_SECRETS, OWNED_SECRETS, PUBLIC, STORE, STRONG
+from mdr.audit.types import Severity, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mdr.audit.text import Text
+    from mdr.audit.view import View
+
+NETWORK: Final = (
+    rb"(?:curl|wget|nc|ncat|netcat|socat|ssh|telnet|iwr|irm|invoke-webrequest|invoke-restmethod|httpie|openssl s_client)"
+)
+READERS: Final = rb"(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|base32|nl|tar|zip|gzip|dd|gpg|openssl|jq)"
+
+SENDS: Final = Pairs(
+    rb"\b(?:send|upload|post|exfiltrate|transmit|forward|e-?mail|leak|submit|deliver|share|copy|push|ship|report)s?\b",
+    LOCAL_SECRETS,
+    reach=80,
+)
+DESTINATION: Final = Rx(
+    rb"\b(?:to|into|at|via|with|through)\b\s+(?:(?:an?|the|our|this|my|that|your)\s+)?(?:https?://"
+    rb"|[^\s]*(?:webhook|endpoint|server|\burl\b|channel|\bbot\b|attacker|external|remote|collector|e-?mail|\bus\b|\bme\b|support|third part))"
+)
+DESTINATION_REACH: Final = 100
+COPYING: Final = Rx(rb"\b(?:copy|push|ship|report|share)s?\b")
+"""Verbs with everyday meanings: they need an address, not just a server."""
+ADDRESS: Final = Rx(rb"https?://|webhook|attacker|external|collector")
+
+SHELL_SENDS: Final = (
+    Rx(rb"\b(?:" + NETWORK + rb"|scp|rsync)\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?(" + STORE + rb")"),
+    Rx(rb"\b(?:curl|wget)\b[^\n]*?(?:-t|--upload-file|--post-file|--body-file)[ =]\s*[\"']?(" + STORE + rb")"),
+    Rx(rb"\b" + READERS + rb"\b[^\n|]*?(" + STORE + rb")[^\n]*?\|[^\n]*?\b" + NETWORK + rb"\b"),
+    Rx(rb"(?:^|[\s;&|`(])(?:env|printenv|export -p|set)\s*\|[^\n]*?\b" + NETWORK + rb"\b()"),
+    Rx(rb"\b" + NETWORK + rb"\b[^\n]*?\$\((?:env|printenv|export -p)\b()"),
+    Rx(rb"(" + STORE + rb")[^\n]*?>\s*/dev/(?:tcp|udp)/"),
+    Rx(rb"\b(?:requests\.(?:post|put|get)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post|sendbeacon)\([^\n]*?(" + STORE + rb")"),
+    Rx(rb"\b(?:requests\.(?:post|put)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post)\([^\n]*?\b(?:dict\(os\.environ\)|os\.environ\s*[,)}]|process\.env\s*[,)}])()"),
+    Rx(rb"\b(?:scp|rsync)\s+(?:-[a-z]+\s+)*[\"']?(" + STRONG + rb")[^\n]*?\s[^\s]*[a-z0-9]:"),
+    Rx(rb"\b(?:security\s+find-(?:generic|internet)-password|gpg\s+--export-secret-keys?)\b[^\n]*?\|[^\n]*?\b" + NETWORK + rb"\b()"),
+)
+"""Commands whose input is a credential store; group 1 is the store."""
+
+READS_FILE: Final = Rx(
+    rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|nano|vim|nl)\s+(?:[^\n|;&>\"'`]*?[\s])?[\"']?(?:[^\s\"'|;&>]*/)?("
+    + STORE
+    + rb")"
+)
+SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd|tee)\s[^\n|;&>]*?(" + STRONG + rb")")
+OPENS_FILE: Final = Rx(
+    rb"\b(?:open|read_text|readfile|readfilesync|read_bytes)\s*\((?:os\.path\.expanduser\(|path\()?\s*[\"'][^\n\"']*?(" + STRONG + rb")"
+)
+READS: Final = Pairs(
+    rb"\b(?:read|print|show|display|dump|output|reveal|list|extract|collect|harvest|grab|gather|steal|cat|echo|expose)s?\b",
+    rb"(?:" + STORE + rb"|" + OWNED_SECRETS + rb")",
+    reach=40,
+)
+WRITING: Final = Rx(rb"(?:\b(?:to|into|as|via|using|with|without|from your own)|:)\s*[\"'`(]*[^\s]*$")
+"""Right before the store these make it a place to write to, or the verb a label (``output: x/.env``)."""
+ENVIRONMENT: Final = (
+    Rx(rb"(?:^|[\s;&|`(])(?:printenv|env|set|export(?: -p)?)\s*\|\s*(?:grep|rg|findstr|select-string|awk)\s+(?:-\S+\s+)*[\"']?[^\s]*(?:key|token|secret|pass|cred)"),
+    Rx(rb"(?:^|[\s;&|`(])printenv\s+[^\s]*(?:key|token|secret|passw)"),
+    Rx(rb"(?:^|[\s;&|`(])security\s+(?:find-(?:generic|internet)-password\b[^\n]*?\s-[a-z]*[wg]|dump-keychain)"),
+    Rx(rb"(?:^|[\s;&|`(])(?:gci|get-childitem|dir|ls)\s+env:[^\n]*(?:key|token|secret|pass)"),
+    Rx(rb"(?:^|[\s;&|`(])(?:secret-tool\s+lookup|aws\s+configure\s+get\s+aws_secret_access_key|gpg\s+--export-secret-keys?|cmdkey\s+/list)"),
+)
+NAME: Final = rb"(?:[A-Za-z0-9_]*(?:API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|ACCESS_KEY)(?:_ID)?)"
+PRINTS_VARIABLE: Final = Rx(
+    rb"\b(?:echo|printf|print|[Ww]rite-[Hh]ost|[Ww]rite-[Oo]utput)\b[^\n|;&]*?(?:\$\{?(?:env:)?" + NAME + rb"\}?|%" + NAME + rb"%)(?:[^A-Za-z0-9_:+?%-][^\n]*|$|\n)"
+)
+PRINTS_LOOKUP: Final = Rx(
+    rb"\b(?:print|console\.log|puts|println!?|logger?\.\w+)\s*\(?\s*(?:f?[\"'][^\"'\n]*[{])?\s*(?:os\.environ(?:\.get\()?\[?[\"'(]*|os\.getenv\([\"']|process\.env\.|process\.env\[[\"']|ENV\[[\"'])"
+    + NAME
+    + rb"[\"')\]}]*\s*[,)\n]"
+)
+WORD_END: Final = Rx(rb"[\s\"'`),;|]")
+MAX_PATH: Final = 80
+HARMLESS_ECHO: Final = Rx(
+    rb"--password-stdin|\$\{[A-Za-z_]+:[+-]|>>?\s*\S|wc -[a-z]|\|\s*(?:docker|podman|helm|gh auth|sha|md5|head -c|cut -c|tail -c|sed)|\$\{#|:0:[0-9]|\\\$|gh auth login|--with-token"
+)
+"""The value goes to a program or is only counted, tested or shortened."""
+
+
+def find_sending(text: Text) -> Iterator[Hit]:
+    """Find instructions and commands that send a credential store somewhere."""
+    flow = text.flowing
+    if LOCAL.search(flow.data) is not None:
+        for pair in SENDS.find(flow.data):
+            yield from _sentence(flow, pair)
+    for view in (text.folded, text.unquoted):
+        yield from _commands(view, SHELL_SENDS, "a command hands a credential store to the network")
+
+
+LOCAL: Final = Rx(LOCAL_SECRETS)
+
+
+def _sentence(flow: View, pair: Pair) -> Iterator[Hit]:
+    data = flow.data
+    after = data[pair.end : data.find(b"\n", pair.end) if b"\n" in data[pair.end :] else len(data)]
+    goal = DESTINATION.search(after[: DESTINATION_REACH * 2])
+    if goal is None or goal.start() > DESTINATION_REACH:
+        return
+    everyday = COPYING.match(data, pair.verb) is not None
+    if everyday and ADDRESS.search(after[: goal.end() + 40]) is None:
+        return
+    if negated(data, pair.verb) or names_public_file(data, pair.object, pair.end):
+        return
+    told = quoted(data, pair.verb) or inside_quotation(data, pair.verb)
+    why = "tells the reader to send local credentials away"
+    status = Status.WARN if told else Status.FAIL
+    yield span(flow, pair.verb, pair.end + goal.end(), status, why + (" (quoted)" if told else ""))
+
+
+def _commands(view: View, patterns: tuple[Rx, ...], why: str) -> Iterator[Hit]:
+    data = view.lower
+    for pattern in patterns:
+        for match in pattern.finditer(data):
+            if negated(data, match.start()) or names_public_file(data, match.start(1), match.end(1)):
+                continue
+            yield hit(view, match, Status.FAIL, why)
+
+
+def find_reading(text: Text) -> Iterator[Hit]:
+    """Find instructions and commands that read or print a credential store."""
+    view, flow = text.folded, text.flowing
+    for source in (view, text.unquoted):
+        for pattern in (READS_FILE, SEARCHES_FILE, OPENS_FILE):
+            yield from _reads(source, pattern)
+    for pair in READS.find(flow.data):
+        data = flow.data
+        if _is_spared(data, pair.verb, pair.object, pair.end):
+            continue
+        if WRITING.search(data[max(pair.verb, pair.object - 40) : pair.object + 1]) is None:
+            yield span(flow, pair.verb, pair.end, Status.FAIL, "tells the reader to read or print local credentials")
+    for pattern in ENVIRONMENT:
+        for match in pattern.finditer(view.lower):
+            if not negated(view.lower, match.start()):
+                yield hit(view, match, Status.FAIL, "prints secrets of the environment or the keychain")
+    for pattern in (PRINTS_VARIABLE, PRINTS_LOOKUP):
+        for match in pattern.finditer(view.data):
+            if HARMLESS_ECHO.search(match.group() or b"") is None:
+                yield hit(view, match, Status.FAIL, "prints a variable that holds a secret")
+
+
+def _reads(view: View, pattern: Rx) -> Iterator[Hit]:
+    data = view.lower
+    for match in pattern.finditer(data):
+        if not _is_spared(data, match.start(), match.start(1), match.end(1)):
+            yield hit(view, match, Status.FAIL, "reads a credential store")
+
+
+def _is_spared(data: bytes, verb: int, store: int, end: int) -> bool:
+    """Say whether the words around a store say that no secret is read."""
+    return negated(data, verb, 60) or names_public_file(data, store, end)
+
+
+def names_public_file(data: bytes, store: int, end: int) -> bool:
+    """Say whether the path that begins at ``store`` goes on to a public key or a template."""
+    rest = WORD_END.search(data, end, end + MAX_PATH)
+    return PUBLIC.search(data, store, rest.start() if rest else min(len(data), end + MAX_PATH)) is not None
+
+
+SEND_CREDENTIALS: Final = Check(
+    id="send-credentials",
+    title="No instruction to send local credentials anywhere",
+    severity=Severity.CRITICAL,
+    find=find_sending,
+)
+READ_CREDENTIALS: Final = Check(
+    id="read-credentials",
+    title="No instruction to read or print local credentials",
+    severity=Severity.HIGH,
+    find=find_reading,
+)

@@ -1,0 +1,184 @@
+"""Checks 12 and 13: downloads that run unseen, and deletions that cannot be undone.
+
+Both look twice: at the folded text, and at it without the quotes and backslashes that a shell drops,
+so ``c''url x | b\\ash`` is ``curl x | bash``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mdr.audit.checks.hosts import is_drop
+from mdr.audit.checks.row import Check, Hit, hit
+from mdr.audit.cues import negated
+from mdr.audit.rx import Rx, any_of
+from mdr.audit.types import Severity, Status
+from mdr.audit.urls import is_under, links, public_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mdr.audit.rx import Match
+    from mdr.audit.text import Text
+    from mdr.audit.view import View
+
+WS: Final = rb"(?:[ \t]|\$\{?ifs\}?[0-9]?)+"
+SHELLS: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:(?:ba|z|k|da|fi|a|c|tc)?sh|python[0-9.]*|perl|ruby|node|deno|bun|php|lua|pwsh|powershell|cmd|iex|invoke-expression|osascript)(?:\.exe)?"
+FETCH: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|aria2c|lynx|httpie)(?:\.exe)?"
+RUNNER: Final = (
+    rb"(?:&\s*)?(?:(?:sudo|doas|exec|command|nohup|time|nice|xargs|busybox)" + WS + rb"(?:-\S+" + WS + rb")*|env" + WS + rb"(?:\S+=\S*" + WS + rb"|-\S+" + WS
+    + rb")*|[a-z_]+=\S*" + WS + rb")*"
+)
+FILTER: Final = rb"(?:\|\s*(?:tee|tr|sed|base64|gunzip|zcat|cat|xz|gzip|bzip2|openssl|awk|grep|head|tail|rev|xxd|jq)\b[^\n|]*)*"
+END: Final = rb"(?:[\s;&|\"'`),]|$)"
+OPEN: Final = rb"(?:<\(|\$\(|`|<<<[ \t]*[\"']?\$\()"
+DECODE: Final = rb"(?:base64" + WS + rb"(?:-[a-z]*d[a-z]*|--decode)|openssl" + WS + rb"(?:enc" + WS + rb")?(?:-)?base64" + WS + rb"[^\n|]*-d|xxd" + WS + rb"-r|base32" + WS + rb"-d|b64decode)"
+
+DOWNLOADS: Final = (
+    Rx(rb"\b" + FETCH + WS + rb"[^\s|][^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(" + SHELLS + rb")" + END),
+    Rx(rb"(?:\b(?:" + SHELLS + rb"|source|eval)|(?:^|[\s;&|])\.)" + WS + rb"(?:-\S+" + WS + rb")*[\"']?()" + OPEN + rb"\s*(?:sudo\s+)?" + FETCH + rb"\b[^\n]*"),
+    Rx(rb"\b(?:iex|invoke-expression)\b[^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring|downloaddata)\b()[^\n]*"),
+    Rx(rb"\bscriptblock\]::create\([^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring)\b()[^\n]*"),
+    Rx(rb"\b" + FETCH + WS + rb"[^\n]*?>\s*>\(\s*(" + SHELLS + rb")\b"),
+    Rx(rb"\b(?:exec|eval)\s*\([^\n]*?\b(?:urlopen|requests\.get|httpx\.get|urllib\.request)\b()[^\n]*"),
+)
+"""A download that a shell or an interpreter runs as it comes."""
+DECODED: Final = (
+    Rx(rb"\b" + DECODE + rb"\b[^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(?:" + SHELLS + rb")" + END),
+    Rx(rb"(?:\b(?:" + SHELLS + rb"|source|eval)|(?:^|[\s;&|])\.)" + WS + rb"(?:-\S+" + WS + rb")*[\"']?" + OPEN + rb"[^\n]*?" + DECODE + rb"\b"),
+    Rx(rb"\b(?:exec|eval)\s*\([^\n]*?\bb64decode\b"),
+    Rx(rb"\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]*?\s-e(?:nc|ncodedcommand|c)?\s+[a-z0-9+/=]{40,}"),
+)
+"""A payload that is decoded and run: it has no innocent reading."""
+DATA_PROGRAM: Final = Rx(
+    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)" + WS + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b)"
+)
+"""The interpreter runs a given program and the download is only its input."""
+RUNS_INPUT: Final = Rx(rb"\b(?:exec|eval)\s*\(|-m\s+code\b")
+
+INSTALLERS: Final = (
+    ("sh.rustup.rs", ""), ("astral.sh", ""), ("bun.sh", ""), ("deno.land", ""),
+    ("get.docker.com", ""), ("get.helm.sh", ""), ("install.python-poetry.org", ""),
+    ("get.pnpm.io", ""), ("pyenv.run", ""), ("mise.run", ""), ("mise.jdx.dev", ""),
+    ("get.volta.sh", ""), ("nixos.org", ""), ("ollama.com", "install"), ("claude.ai", "install"),
+    ("get.k3s.io", ""), ("raw.githubusercontent.com", "nvm-sh/"),
+    ("raw.githubusercontent.com", "homebrew/"), ("raw.githubusercontent.com", "helm/"),
+    ("raw.githubusercontent.com", "k3d-io/"),
+)  # fmt: skip
+"""(host, beginning of the path) of well-known installers; only over https, and compared as parsed
+hosts, so that ``https://astral.sh.example.net`` is not one."""
+HTTPS: Final = b"https://"
+
+
+def find_downloads(text: Text) -> Iterator[Hit]:
+    """Find downloads and decoded payloads that are run unseen."""
+    for view in (text.folded, text.unquoted):
+        data = view.lower
+        if b"64" in data or b"xxd" in data or b"-e" in data or b"base32" in data:
+            for pattern in DECODED:
+                for match in pattern.finditer(data):
+                    softened = negated(data, match.start())
+                    why = "decodes a payload and runs it"
+                    yield hit(view, match, Status.WARN if softened else Status.CRIT, why)
+        if any(word in data for word in (b"curl", b"wget", b"iwr", b"irm", b"invoke-", b"download", b"url", b"requests", b"httpx", b"aria2c", b"lynx", b"httpie")):
+            for pattern in DOWNLOADS:
+                yield from _download(view, pattern)
+
+
+def _download(view: View, pattern: Rx) -> Iterator[Hit]:
+    data = view.lower
+    for match in pattern.finditer(data):
+        if _is_data_for_a_program(data, match):
+            continue
+        status, why = _weigh(data, match)
+        yield hit(view, match, status, why)
+
+
+def _is_data_for_a_program(data: bytes, match: Match) -> bool:
+    if match.start(1) < 0 or match.start(1) == match.end(1):
+        return False
+    line = data.find(b"\n", match.end(1))
+    tail = data[match.start(1) : len(data) if line < 0 else line]
+    return DATA_PROGRAM.search(tail) is not None and RUNS_INPUT.search(tail) is None
+
+
+def _weigh(data: bytes, match: Match) -> tuple[Status, str]:
+    command = data[match.start() : match.end()]
+    if negated(data, match.start()):
+        return Status.WARN, "runs a download unseen (the sentence warns of it)"
+    found = tuple(links(command))
+    if any(is_drop(link) or public_address(link.host) for link in found):
+        return Status.CRIT, "runs what a bare address or a paste host serves"
+    if found and all(_is_installer(link.host, link.path) for link in found) and (
+        command.count(HTTPS) == len(found)
+    ):
+        return Status.WARN, "runs a well-known installer unseen"
+    return Status.FAIL, "runs a download unseen"
+
+
+def _is_installer(host: str, path: str) -> bool:
+    return any(
+        (host == known or (not prefix and is_under(host, known))) and path.startswith(prefix)
+        for known, prefix in INSTALLERS
+    )
+
+
+PARENTS: Final = rb"(?:\.\./+)*\.\.(?:/+\*?|/\.\*)?|(?:\./)+\.\.(?:/+\*?)?|\$\{?pwd\}?/\.\.(?:/+\*?)?|\$\(pwd\)/\.\.(?:/+\*?)?"
+SYSTEM: Final = rb"(?:home|users|root|etc|usr|var|bin|sbin|lib|lib64|opt|boot|dev|sys|proc|srv|system|library|applications|mnt|windows)"
+TARGET: Final = any_of(
+    rb"/+(?:\.{1,2}/*)*(?:\*|\.\*|\{[^\s}]*\})?",
+    rb"~\w{0,32}/*(?:\*|\.\*|\.\.?/?\*?|\{[^\s}]*\})?",
+    rb"\$\{?home(?:[:?-][^\s}]*)?\}?[\"']?/*(?:\*|\.\*|\.\.?/?)?",
+    PARENTS,
+    rb"/+" + SYSTEM + rb"/*\*?",
+    rb"/+(?:home|users)/+(?:\$\{?user\}?|\$\(whoami\)|`whoami`|\$\{?username\}?)/*\*?",
+    rb"[a-z]:[\\/]*\*?(?:\.\*)?",
+    rb"[a-z]:[\\/]+(?:users|windows)[\\/]*\*?",
+    rb"%(?:userprofile|homepath|systemdrive|systemroot)%[\\/]*\*?",
+    rb"\$env:(?:userprofile|home|systemdrive|homepath)[\\/]*\*?",
+)
+"""Root, home, a parent, or a folder the system lives in; not a folder below them."""
+TARGET_END: Final = rb"[\"']?(?:[\s;&|)`\"',]|\.(?:\s|$)|$)"
+RM_FLAGS: Final = rb"(?:-[a-z]*r[a-z]*|--recursive)"
+FLAG: Final = rb"--?[a-z][a-z-]*(?:=\S+)?"
+DELETES: Final = (
+    Rx(
+        rb"\brm" + WS + rb"(?:" + FLAG + WS + rb")*" + RM_FLAGS + WS + rb"(?:(?:" + FLAG + rb"|--)" + WS + rb")*(?:[^\s;&|`]+" + WS + rb")*?[\"']?" + TARGET + TARGET_END
+    ),
+    Rx(rb"\brm" + WS + rb"(?:[^\s;&|`]+" + WS + rb")*?[\"']?" + TARGET + rb"[\"']?" + WS + rb"(?:" + FLAG + WS + rb")*" + RM_FLAGS + rb"(?:[\s;&|`]|$)"),
+    Rx(rb"\brm\b[^\n]*--no-preserve-root"),
+    Rx(rb"\bfind" + WS + rb"(?:-[a-z]+" + WS + rb")*[\"']?" + TARGET + rb"[\"']?\s[^\n]*?(?:-delete\b|-exec(?:dir)?\s+(?:sudo\s+)?(?:\S*/)?rm\b|\|\s*(?:sudo\s+)?xargs[^\n]*?\brm\b)"),
+    Rx(rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\b[^\n]*?\s(?:-recurse|-r|/s)\b[^\n]*?\s[\"']?" + TARGET + TARGET_END),
+    Rx(rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\s+(?:-path\s+)?[\"']?" + TARGET + rb"[\"']?\s[^\n]*?(?:-recurse|/s)\b"),
+    Rx(rb"\brmtree\(\s*(?:[\"']" + TARGET + rb"[\"']|(?:pathlib\.)?path\.home\(\)|os\.path\.expanduser\([\"']~/?[\"']\)|os\.environ\[[\"']home[\"']\])"),
+    Rx(rb"\b(?:rmsync|fs\.rm|rmdirsync|rimraf(?:\.sync|sync)?)\(\s*(?:[\"'`]" + TARGET + rb"[\"'`]|os\.homedir\(\)|process\.env\.home\b)"),
+    Rx(rb"\brimraf" + WS + rb"(?:-\S+" + WS + rb")*[\"']?" + TARGET + TARGET_END),
+)
+"""Recursive deletion of root, home, a parent or a system folder, by shell or program."""
+
+
+def find_deletions(text: Text) -> Iterator[Hit]:
+    """Find recursive deletions of root, home or a parent; negated ones only warn."""
+    for view in (text.folded, text.unquoted):
+        data = view.lower
+        for pattern in DELETES:
+            for match in pattern.finditer(data):
+                softened = negated(data, match.start())
+                why = "deletes root, home or a parent folder" + (
+                    " (the sentence warns of it)" if softened else ""
+                )
+                yield hit(view, match, Status.WARN if softened else Status.FAIL, why)
+
+
+PIPE_SHELL: Final = Check(
+    id="pipe-shell",
+    title="No curl or wget piped into a shell",
+    severity=Severity.HIGH,
+    find=find_downloads,
+)
+RM_RF: Final = Check(
+    id="rm-rf",
+    title="No recursive delete of root, home or parent",
+    severity=Severity.HIGH,
+    find=find_deletions,
+)

@@ -1,0 +1,1 @@
+"""Strict conformance with the SKILL.md specification of agentskills.io. Never part of the grade."""

@@ -1,0 +1,186 @@
+"""Links as a client resolves them: the host behind userinfo, escapes, ports and number forms.
+
+Works on the folded view, so look-alike characters, entities and zero-width characters are gone.
+Address ranges are written out: the standard library's notion of a private address changes between
+Python releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from mdr.audit.fold import fold_characters
+from mdr.audit.rx import Rx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCHEMED: Final = rb"\b[a-z][a-z0-9+.-]*:(?:\\?/){2}"
+LINK: Final = Rx(
+    rb"(?:" + SCHEMED + rb"|(?m:^|[\s(\[<\"'`=])//)([^\s<>\"'`)\]}|\\/?#]*(?:\[[0-9a-f:.%]+\](?::[0-9]*)?)?)([^\s<>\"'`)\]}|\\]*)"
+)
+"""A link with a scheme or ``//``: (authority, rest)."""
+CONNECTS: Final = Rx(
+    rb"(?i)(?:^|[\s;&|`\"'(/])(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|aria2c|httpie|nc|ncat|netcat"
+    rb"|socat|telnet|dig|nslookup)[ \t]+([^\n]+)"
+)
+"""A program that connects to the host it is given, and its arguments."""
+ARGUMENT: Final = Rx(rb"[^\s\"'|;&`<>]+|[|;&]")
+VALUE_OPTIONS: Final = frozenset(
+    b"-o -H -d -u -A -e -b -F -w -m -T --output --header --data --data-binary --data-raw --user --user-agent "
+    b"--cookie --form --resolve --interface --connect-to --max-time --retry --write-out".split()
+)
+"""Options whose next argument is not a host."""
+BARE: Final = Rx(rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?|0x[0-9a-f]{8})(?::[0-9]+)?(?:/([^ ]*))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of the folded text."""
+
+    start: int
+    end: int
+    host: str
+    """Lower case, without userinfo, port, brackets or trailing dot; ``""`` when there is none."""
+    path: str
+    """Without the leading slash."""
+
+
+def links(data: bytes) -> Iterator[Link]:
+    """Return the links of folded lower-case text."""
+    if b"//" in data or rb":\/" in data:
+        for match in LINK.finditer(data):
+            authority = (match.group(1) or b"").decode("utf-8", "replace")
+            rest = (match.group(2) or b"").decode("utf-8", "replace")
+            yield Link(match.start(), match.end(), host_of(authority), rest.lstrip("/"))
+
+
+def bare_hosts(data: bytes) -> Iterator[Link]:
+    """Return hosts without a scheme behind programs that connect to them.
+
+    Args:
+        data: Folded text, case kept (``-o`` takes a value and ``-O`` does not).
+    """
+    for command in CONNECTS.finditer(data):
+        before, piped = b"", False
+        for argument in ARGUMENT.finditer(data, command.start(1), command.end(1)):
+            word = argument.group() or b""
+            piped = piped or word in b"|;&"
+            found = None if before in VALUE_OPTIONS else BARE.match(word.lower())
+            before = word
+            if found is not None:
+                host, path = ((found.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
+                if piped and public_address(host) is not None:
+                    continue
+                yield Link(argument.start(), argument.end(), _bare(host), path)
+
+
+def _bare(host: str) -> str:
+    """Return the host of an argument; a short number is a version, not an address."""
+    host = host.rstrip(".")
+    is_version = host.count(".") != 3 and not host.startswith("0x") and public_address(host) is not None
+    return "" if is_version else host
+
+
+@lru_cache(maxsize=4096)
+def host_of(authority: str) -> str:
+    """Return the host that a client would contact for the authority part of a link."""
+    host = authority
+    if "%" in host:
+        host = fold_characters(unquote(host).encode("utf-8", "replace")).decode().lower()
+        host = host.split("/", 1)[0]
+    host = host.rsplit("@", 1)[-1]
+    host = host[1:].split("]", 1)[0] if host.startswith("[") else host.split(":", 1)[0]
+    return host.strip().rstrip(".")
+
+
+def is_under(host: str, domain: str) -> bool:
+    """Say whether ``host`` is ``domain`` or one of its subdomains."""
+    return host == domain or host.endswith("." + domain)
+
+
+METADATA: Final = frozenset({"169.254.169.254", "100.100.100.200", "fd00:ec2::254"})
+"""Addresses at which clouds serve a machine's credentials."""
+NOT_PUBLIC_V4: Final = (
+    ("0.0.0.0", 8), ("10.0.0.0", 8), ("100.64.0.0", 10), ("127.0.0.0", 8), ("169.254.0.0", 16),
+    ("172.16.0.0", 12), ("192.0.0.0", 24), ("192.0.2.0", 24), ("192.168.0.0", 16),
+    ("198.18.0.0", 15), ("198.51.100.0", 24), ("203.0.113.0", 24), ("240.0.0.0", 4),
+)  # fmt: skip
+"""IANA special-purpose IPv4 blocks: this network, private, shared, loopback, documentation, ..."""
+NOT_PUBLIC_V6: Final = (("::", 127), ("2001:db8::", 32), ("3fff::", 20), ("fc00::", 7), ("fe80::", 10))
+_V4: Final = tuple((int(IPv4Address(base)) >> (32 - bits), 32 - bits) for base, bits in NOT_PUBLIC_V4)
+_V6: Final = tuple((int(IPv6Address(base)) >> (128 - bits), 128 - bits) for base, bits in NOT_PUBLIC_V6)
+
+
+def public_address(host: str) -> str | None:
+    """Return the public address that a host is, in any number form a client accepts.
+
+    Args:
+        host: As :func:`host_of` returns it.
+
+    Returns:
+        The canonical address; ``None`` for a name and for private, loopback and documentation
+        addresses. Addresses that serve cloud credentials count as public.
+    """
+    if not host or host[-1] not in "0123456789abcdef:":
+        return None
+    if ":" in host:
+        return _public_v6(host)
+    number = _inet_aton(host)
+    return None if number is None else _public_v4(number)
+
+
+def _public_v4(number: int) -> str | None:
+    text = str(IPv4Address(number))
+    if text in METADATA:
+        return text
+    return None if any(number >> shift == base for base, shift in _V4) else text
+
+
+def _public_v6(host: str) -> str | None:
+    try:
+        address = IPv6Address(host.split("%", 1)[0])
+    except AddressValueError:
+        return None
+    number = int(address)
+    if number >> 32 in {0xFFFF, 0x64FF9B << 64}:
+        return _public_v4(number & 0xFFFFFFFF)
+    if str(address) in METADATA:
+        return str(address)
+    return None if any(number >> shift == base for base, shift in _V6) else str(address)
+
+
+def _inet_aton(host: str) -> int | None:
+    """Read one to four decimal, octal or hexadecimal parts as the C function of that name does."""
+    parts = host.split(".")
+    if not 1 <= len(parts) <= 4:
+        return None
+    numbers = [_number(part) for part in parts]
+    if None in numbers:
+        return None
+    *heads, tail = (number for number in numbers if number is not None)
+    if any(head > 0xFF for head in heads) or tail >= 1 << (8 * (4 - len(heads))):
+        return None
+    if len(parts) == 1 and tail <= 0xFFFFFF:
+        return None
+    return sum(head << (8 * (3 - index)) for index, head in enumerate(heads)) + tail
+
+
+MAX_DIGITS: Final = 24
+
+
+def _number(part: str) -> int | None:
+    if not part.isascii() or not part or len(part) > MAX_DIGITS:
+        return None
+    try:
+        if part[:2] == "0x":
+            return int(part[2:] or "0", 16)
+        if not part.isdigit():
+            return None
+        return int(part, 8) if part[0] == "0" and len(part) > 1 else int(part)
+    except ValueError:
+        return None
