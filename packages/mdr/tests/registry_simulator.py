@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from mdr.reference.types import Reference
 
-BODY = "Read the log first. Then change one thing and measure again, on every rank, with a control.\n"
+BODY = (
+    "Read the log first. Then change one thing and measure again, on every rank, with a control.\n"
+)
 
 
 def skill_text(name: str, more: str = "") -> bytes:
