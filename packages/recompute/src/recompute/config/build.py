@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from recompute.config.coerce import coerce
-from recompute.config.draft import MODELLED, Draft
+from recompute.config.draft import MODELLED, Draft, Unresolved
 from recompute.config.known import check_field, check_section, is_default
 from recompute.config.schema import (
     Assumption,
@@ -74,10 +74,21 @@ def _missing(section: str) -> ConfigError:
     )
 
 
+def _unresolved(section: str, name: str, value: Unresolved) -> ConfigError:
+    return ConfigError(
+        "unresolved-variable",
+        f"{value.flag} takes its value from ${value.name}, which the script does not set",
+        hint=f"add to the command, with its value: {section}.{name}=VALUE",
+        data={"field": f"{section}.{name}", "variable": value.name, "flag": value.flag},
+    )
+
+
 def _typed(section: str, given: Mapping[str, FrozenValue], unmodelled: dict[str, Any]) -> Any:
     types = kinds(section)
     fields: dict[str, Any] = {}
     for name, value in given.items():
+        if isinstance(value, Unresolved):
+            raise _unresolved(section, name, value)
         if name in types:
             text = str(value) if name in _TEXT_NUMBERS and value is not None else value
             fields[name] = coerce(section, name, types[name], text)

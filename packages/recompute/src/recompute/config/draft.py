@@ -6,6 +6,7 @@ into a frozen :class:`~recompute.config.schema.JobConfig`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from recompute.config.schema import Assumption, Change, FrozenValue
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
 MODELLED: Final = ("model", "train", "optimizer", "ddp", "peft", "hardware", "framework")
 """Sections that become a typed value of the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unresolved:
+    """A value that a launch script takes from outside: the shell knows it, we do not."""
+
+    name: str
+    """The variable, or the command whose output it is."""
+    flag: str
 
 
 class Draft:

@@ -20,8 +20,10 @@ EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "model": ("vision", "keep_fp8_weight_transpose_cache"),
     "ddp": ("use_torch_fsdp2",),
     "peft": ("scheme",),
+    "arguments": ("*",),
 }
-"""Fields of our own schema that no class of Megatron has under that section."""
+"""Fields of our own schema that no class of Megatron has under that section; ``arguments`` holds what a
+Megatron-LM command line gives and no section has."""
 
 
 @functools.cache
@@ -31,7 +33,7 @@ def known_fields() -> Mapping[str, Mapping[str, tuple[Any, ...]]]:
     table: dict[str, dict[str, Any]] = json.loads(text)
     for section, names in EXTRA.items():
         for name in names:
-            table[section].setdefault(name, ["", None, None])
+            table.setdefault(section, {}).setdefault(name, ["", None, None])
     return cast("Mapping[str, Mapping[str, tuple[Any, ...]]]", table)
 
 

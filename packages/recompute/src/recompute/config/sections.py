@@ -20,6 +20,19 @@ from recompute.config.schema import FrozenValue
 from recompute.config.yaml_source import YamlDocument
 from recompute.errors import ConfigError
 
+ALIASES: Final[Mapping[str, str]] = {
+    "dataset.seq_length": "model.seq_length",
+    "dataset.sequence_length": "model.seq_length",
+    "dist.use_torch_fsdp2": "ddp.use_torch_fsdp2",
+    "dist.use_megatron_fsdp": "ddp.use_megatron_fsdp",
+    "rng.te_rng_tracker": "model.use_te_rng_tracker",
+    "model.hybrid_layer_pattern": "model.hybrid_override_pattern",
+    "model.mamba_hybrid_override_pattern": "model.hybrid_override_pattern",
+}
+"""Fields that another section may give, as Bridge keeps them equal or renames them."""
+NULL_IS_DEFAULT: Final = frozenset(("attention_backend", "offload_modules", "cuda_graph_impl"))
+"""Bridge recipes write null here for "the default"."""
+LOCAL_SPECS: Final = ("local_layer_spec", "get_gpt_layer_local_spec")
 PEFT_SCHEMES: Final[Mapping[str, str]] = {
     "lora": "lora",
     "dora": "dora",
@@ -123,3 +136,51 @@ def _object(value: Mapping[str, FrozenValue]) -> FrozenValue:
     if not rest and value.get("_call_") is False:
         return str(value["_target_"])
     return rest or ({} if value.get("_call_", True) else str(value["_target_"]))
+
+
+def finish_sections(draft: Draft) -> None:
+    """Bring fields that two sections share, or that have two names, to where the job has them.
+
+    Args:
+        draft: Changed in place, after overrides.
+
+    Raises:
+        ConfigError: ``conflicting-values`` when two places disagree.
+    """
+    for name, target in ALIASES.items():
+        _move(draft, name, target)
+    for name in NULL_IS_DEFAULT:
+        if draft.has("model", name) and draft.get("model", name) is None:
+            draft.sections["model"].pop(name)
+    spec = draft.get("model", "transformer_layer_spec")
+    if isinstance(spec, str) and spec.rpartition(".")[2] in LOCAL_SPECS:
+        draft.change(
+            "model.transformer_impl",
+            "local",
+            "model.transformer_layer_spec is the local spec",
+            "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/models/gpt_provider.py",
+        )
+
+
+def _move(draft: Draft, name: str, target: str) -> None:
+    section, _, field = name.partition(".")
+    to_section, _, to_field = target.partition(".")
+    if not draft.has(section, field) or to_section in draft.absent:
+        return
+    value, where = draft.get(section, field), draft.where.get(name, "derived")
+    if value is None or value is False:
+        draft.drop(section, field)
+        return
+    if draft.has(to_section, to_field) and draft.get(to_section, to_field) not in (value, None):
+        if where == "override" or isinstance(value, bool):
+            draft.set(to_section, to_field, value, where)
+        elif draft.where.get(target) != "override":
+            raise ConfigError(
+                "conflicting-values",
+                f"{name}={value} and {target}={draft.get(to_section, to_field)} disagree",
+                hint="give one of them, or the same value to both: Bridge wants them equal",
+                data={"fields": [name, target]},
+            )
+    else:
+        draft.set(to_section, to_field, value, where)
+    draft.drop(section, field)

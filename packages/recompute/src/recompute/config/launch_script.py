@@ -1,0 +1,307 @@
+"""A launch script, or a bare argument list, -> the training arguments, the environment and the GPU count.
+
+The script is read from top to bottom as data. Assignments, arrays and ``export`` lines are followed; tests of
+``if`` are judged where the script's own variables decide them, and otherwise the first branch is taken and
+the job says so. The training command is the one with the most Megatron-LM flags.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from recompute.config.shell_expand import Variables
+from recompute.config.shell_lexer import MAX_WORDS, Token, lex, unknown_name
+from recompute.errors import ConfigError
+
+_ASSIGN: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
+_SBATCH: Final = re.compile(r"^#SBATCH\s+(--?[A-Za-z-]+)[\s=]+(\S+)", re.MULTILINE)
+_NODES: Final = frozenset(("--nnodes", "--nodes", "-N", "--num-nodes"))
+_PER_NODE: Final = frozenset(
+    ("--nproc_per_node", "--nproc-per-node", "--ntasks-per-node", "--gpus-per-node")
+)
+_TASKS: Final = frozenset(("-np", "-n", "--ntasks"))
+MAX_NESTING: Final = 4
+
+
+@dataclass(slots=True)
+class LaunchScript:  # the state of a script while it is read
+    """What a script says."""
+
+    arguments: list[Token] = field(default_factory=list)
+    """Words after the training program, quotes removed and variables replaced."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that the script exports."""
+    num_gpus: int | None = None
+    notes: list[str] = field(default_factory=list)
+    """What was taken for granted: conditions that only the shell can judge, variables it alone knows."""
+
+
+def read_launch_script(text: str, flags: Collection[str], first_line: int = 1) -> LaunchScript:
+    """Read a script or an argument list.
+
+    Args:
+        text: Shell text.
+        flags: Names of the flags that Megatron-LM knows.
+        first_line: Line number of the first line.
+
+    Raises:
+        ConfigError: ``shell-syntax``, ``shell-limit``, or ``no-training-command`` when no command has
+            flags of Megatron-LM.
+    """
+    reader = _Reader(flags)
+    reader.run(text, first_line, 0)
+    result = reader.result
+    result.num_gpus = _num_gpus(reader.launcher, dict(_SBATCH.findall(text)))
+    if reader.score == 0:
+        raise ConfigError(
+            "no-training-command",
+            "no command with Megatron-LM arguments such as --num-layers",
+            hint="give the launch script that starts training, or its arguments",
+            data={},
+        )
+    return result
+
+
+class _Reader:
+    def __init__(self, flags: Collection[str]) -> None:
+        self.flags = flags
+        self.variables = Variables()
+        self.result = LaunchScript()
+        self.launcher: list[str] = []
+        self.score = 0
+        self.words = 0
+        self.branches: list[bool | None] = []
+        """One entry per open ``if``: whether its current branch runs; ``None`` when it is over."""
+
+    def run(self, text: str, first_line: int, depth: int) -> None:
+        tokens = list(lex(text, first_line))
+        self.words += len(tokens)
+        if self.words > MAX_WORDS:
+            raise ConfigError(
+                "shell-limit",
+                f"more than {MAX_WORDS} words in the script",
+                hint="give the arguments alone",
+                data={"limit": MAX_WORDS},
+            )
+        for command in _commands(tokens):
+            self._command(command, depth)
+
+    def _command(self, raw: list[Token], depth: int) -> None:
+        raw = self._control(raw)
+        if not raw or not all(branch for branch in self.branches):
+            return
+        exported = raw[0].text in {"export", "declare", "local", "readonly"}
+        if exported:
+            is_export = raw[0].text == "export" or any(token.text == "-x" for token in raw)
+            self._exports(raw[1:], is_export=is_export)
+            return
+        while raw and (match := _ASSIGN.fullmatch(raw[0].text)) is not None:
+            array = _array_words(raw)
+            if array is not None:
+                self._assign_array(match[1], match[2], array)
+                return
+            self._assign(match[1], match[2], match[3])
+            if len(raw) > 1:
+                # NAME=value before a command is part of the command's environment.
+                self.result.environment[match[1]] = self.variables.text[match[1]]
+            raw = raw[1:]
+        words = [word for token in raw for word in self._expand(token)]
+        if words:
+            self._simple(words, depth)
+
+    def _expand(self, token: Token) -> list[Token]:
+        words = self.variables.expand(token)
+        if len(words) == 1 and words[0].text == f"\ue000{unknown_name(words[0].text)}\ue001":
+            name = unknown_name(words[0].text)
+            if not token.text.startswith(('"', "'")):
+                bare = f"${name} is not set in the script; read as empty"
+                if bare not in self.result.notes and (name or "")[:1].isalpha():
+                    self.result.notes.append(bare)
+        return words
+
+    def _control(self, raw: list[Token]) -> list[Token]:
+        """Follow if, elif, else and fi; return what is left of the command."""
+        while raw and raw[0].text in {
+            "if",
+            "elif",
+            "else",
+            "fi",
+            "then",
+            "do",
+            "{",
+            "!",
+            "done",
+            "}",
+        }:
+            word = raw[0].text
+            if word == "if":
+                self.branches.append(self._condition(raw[1:]))
+                return []
+            if word in {"elif", "else"} and self.branches:
+                taken = self.branches[-1]
+                was_false = taken is False
+                later = self._condition(raw[1:]) if word == "elif" and was_false else True
+                self.branches[-1] = later if was_false else None
+                if word == "elif":
+                    return []
+            elif word == "fi" and self.branches:
+                self.branches.pop()
+            raw = raw[1:]
+        return raw if not raw or raw[0].text not in {"for", "while", "function", "case"} else []
+
+    def _condition(self, raw: list[Token]) -> bool:
+        words = [self.variables.value(token.text) for token in raw]
+        verdict = _judge([word for word in words if word not in {"[", "]", "[[", "]]", "test"}])
+        if verdict is None:
+            line = raw[0].line if raw else 0
+            self.result.notes.append(f"the condition on line {line} was taken to hold")
+        return verdict is not False
+
+    def _exports(self, raw: list[Token], *, is_export: bool) -> None:
+        for token in raw:
+            match = _ASSIGN.fullmatch(token.text)
+            if match is not None:
+                self._assign(match[1], match[2], match[3])
+            name = match[1] if match is not None else token.text
+            if is_export and name in self.variables.text:
+                self.result.environment[name] = self.variables.text[name]
+
+    def _assign(self, name: str, operator: str, raw: str) -> None:
+        value = self.variables.value(raw)
+        base = self.variables.text.get(name, "") if operator == "+=" else ""
+        self.variables.text[name] = base + value
+        self.variables.arrays.pop(name, None)
+
+    def _assign_array(self, name: str, operator: str, raw: list[Token]) -> None:
+        words = [word for token in raw for word in self._expand(token)]
+        base = self.variables.arrays.get(name, []) if operator == "+=" else []
+        self.words += len(base) + len(words)
+        if self.words > MAX_WORDS:
+            raise ConfigError(
+                "shell-limit",
+                "the script's arrays grow without end",
+                hint="give the arguments alone",
+            )
+        self.variables.arrays[name] = [*base, *words]
+
+    def _simple(self, words: list[Token], depth: int) -> None:
+        for index, word in enumerate(words[:-1]):
+            nested = words[index + 1]
+            if word.text == "-c" and " --" in nested.text and depth < MAX_NESTING:
+                self.launcher = [token.text for token in words[:index]] or self.launcher
+                self.run(nested.text, nested.line, depth + 1)
+        score = sum(1 for word in words if word.text.partition("=")[0] in self.flags)
+        if score <= self.score:
+            return
+        self.score = score
+        start = _program_end(words)
+        self.launcher = [*self.launcher, *(word.text for word in words[:start])]
+        self.result.arguments = words[start:]
+
+
+def _commands(tokens: list[Token]) -> Iterator[list[Token]]:
+    """Split tokens into simple commands; an array's words stay with its assignment."""
+    command: list[Token] = []
+    rest = iter(tokens)
+    for token in rest:
+        if not token.operator:
+            command.append(token)
+        elif token.text == "(" and command and command[-1].text.endswith("="):
+            command += [token, *_until_closed(rest)]
+        elif token.text in "<>":
+            _drop_redirection(command, rest)
+        else:
+            if command:
+                yield command
+            command = []
+    if command:
+        yield command
+
+
+def _until_closed(rest: Iterator[Token]) -> Iterator[Token]:
+    """Yield the words of an array."""
+    for token in rest:
+        if token.operator and token.text == ")":
+            return
+        if not token.operator:
+            yield token
+
+
+def _drop_redirection(command: list[Token], rest: Iterator[Token]) -> None:
+    """Forget ``2>&1`` and ``> file``: the descriptor before and the file after."""
+    if command and command[-1].text.isdigit() and len(command[-1].text) == 1:
+        command.pop()
+    for token in rest:
+        if not token.operator or token.text == "\n":
+            return
+
+
+def _array_words(raw: list[Token]) -> list[Token] | None:
+    """Return the words of ``NAME=( ... )``, or ``None`` for anything else."""
+    if len(raw) < 2 or not (raw[1].operator and raw[1].text == "("):
+        return None
+    return [token for token in raw[2:] if not token.operator]
+
+
+def _program_end(words: list[Token]) -> int:
+    """Return where the program's own arguments begin."""
+    for index, word in enumerate(words):
+        if word.text.endswith(".py") and not word.text.startswith("--"):
+            return index + 1
+        if word.text == "-m" and index + 1 < len(words) and "torch" not in words[index + 1].text:
+            return index + 2
+    return 0
+
+
+def _judge(words: list[str]) -> bool | None:
+    """Return what a test says, or ``None`` when only the shell knows."""
+    if any(unknown_name(word) is not None for word in words):
+        unset = len(words) == 2 and unknown_name(words[1]) is not None
+        return {"-z": True, "-n": False}.get(words[0]) if unset else None
+    if words and words[0] in {"-z", "-n"} and len(words) <= 2:
+        empty = not "".join(words[1:])
+        return empty if words[0] == "-z" else not empty
+    if len(words) != 3:
+        return None
+    left, operator, right = words
+    texts = {"=": left == right, "==": left == right, "!=": left != right}
+    return texts[operator] if operator in texts else _compare(left, operator, right)
+
+
+def _compare(left: str, operator: str, right: str) -> bool | None:
+    if not (re.fullmatch(r"-?\d{1,15}", left) and re.fullmatch(r"-?\d{1,15}", right)):
+        return None
+    one, other = int(left), int(right)
+    results = {
+        "-eq": one == other,
+        "-ne": one != other,
+        "-gt": one > other,
+        "-ge": one >= other,
+        "-lt": one < other,
+        "-le": one <= other,
+    }
+    return results.get(operator)
+
+
+def _num_gpus(launcher: list[str], sbatch: dict[str, str]) -> int | None:
+    """Return nodes times processes per node, from the launcher's words and ``#SBATCH`` lines."""
+    words = " ".join(launcher).replace("=", " ").split()
+    given: dict[str, str] = {**sbatch}
+    given.update(itertools.pairwise(words))
+    nodes = _number(given, _NODES)
+    per_node = _number(given, _PER_NODE)
+    tasks = _number(given, _TASKS)
+    if per_node is not None:
+        return (nodes or 1) * per_node
+    return tasks
+
+
+def _number(given: dict[str, str], names: frozenset[str]) -> int | None:
+    for name in names:
+        if re.fullmatch(r"\d{1,6}", given.get(name, "")):
+            return int(given[name])
+    return None

@@ -1,0 +1,86 @@
+"""What a command needs and a job does not say: one error, with one line to paste.
+
+``check`` and ``show`` need nothing beyond the job; ``explain`` needs the batch and the sequence; ``plan``
+also needs a GPU or a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from recompute.config.schema import JobConfig
+from recompute.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One thing that a command may need."""
+
+    present: Callable[[JobConfig], bool]
+    paste: str
+    """The override to add."""
+    what: str
+    """In words."""
+
+
+NEEDS: Final[Mapping[str, Need]] = {
+    "architecture": Need(
+        present=lambda job: job.model.num_layers > 0 and job.model.hidden_size > 0,
+        paste="model.num_layers=32 model.hidden_size=4096 model.num_attention_heads=32",
+        what="the model's sizes",
+    ),
+    "vocabulary": Need(
+        present=lambda job: job.model.vocab_size is not None,
+        paste="model.vocab_size=128256",
+        what="the vocabulary",
+    ),
+    "sequence": Need(
+        present=lambda job: job.model.seq_length is not None,
+        paste="model.seq_length=8192",
+        what="the sequence length",
+    ),
+    "batch": Need(
+        present=lambda job: job.train.micro_batch_size is not None,
+        paste="train.micro_batch_size=1",
+        what="the micro-batch",
+    ),
+    "gpu": Need(
+        present=lambda job: job.hardware.gpu is not None or job.hardware.memory_bytes is not None,
+        paste="hardware.gpu=h100-80gb",
+        what="the GPU or a budget",
+    ),
+}
+"""Name of a need -> how to tell, and what to paste."""
+
+EXPLAIN: Final = ("architecture", "vocabulary", "sequence", "batch")
+PLAN: Final = (*EXPLAIN, "gpu")
+
+
+def missing(job: JobConfig, needs: Iterable[str]) -> tuple[str, ...]:
+    """Return the needs that the job does not meet."""
+    return tuple(name for name in needs if not NEEDS[name].present(job))
+
+
+def require_complete(job: JobConfig, needs: Iterable[str]) -> JobConfig:
+    """Return the job when it says everything that a command needs.
+
+    Args:
+        job: As loaded.
+        needs: Names of :data:`NEEDS`.
+
+    Raises:
+        ConfigError: ``incomplete-job``; the hint is the line that completes the command.
+    """
+    absent = missing(job, needs)
+    if not absent:
+        return job
+    path = job.identity.path
+    paste = " ".join(NEEDS[name].paste for name in absent)
+    raise ConfigError(
+        "incomplete-job",
+        f"{path} does not say " + ", ".join(NEEDS[name].what for name in absent),
+        hint=f"add to the command, with your own values: {paste}",
+        data={"missing": list(absent), "overrides": paste.split()},
+    )
