@@ -78,15 +78,14 @@ class Op:
     """The gradient of the read tensor is written over that tensor."""
     weight_bytes: int = 0
     """Bytes of the parameters this operation owns, in parameter dtype."""
+    weights: int = 1
+    """Weight matrices of one shape that :attr:`weight_bytes` covers (experts on this rank)."""
     expert: bool = False
     """The parameters are routed experts': sharded and reduced over the expert groups."""
     retains: tuple[str, ...] = ()
     """Written tensors that the module object holds until its next forward replaces them. At the start
     of a step they are part of what is allocated, so the first forward in flight adds nothing for
     them."""
-    expert: bool = False
-    """The parameters are routed experts': sharded by expert parallelism, optimizer states by its
-    own data-parallel group."""
     forward_workspace: int = 0
     backward_workspace: int = 0
     flops: int = 0

@@ -18,6 +18,7 @@ from recompute.timeline.stages import Chunk, Stage, stages_of
 from recompute.timeline.static import (
     ParameterCount,
     StateBytes,
+    dummy_gradients,
     microbatches_of,
     parallelism_of,
     state_bytes,
@@ -67,7 +68,7 @@ class Predictor:
         self.stages = stages_of(job)
         self._book = LayerBook(job, self.microbatches, composition=False)
         self._detailed: LayerBook | None = None
-        self._states = [state_bytes(job, self._parameters(stage)) for stage in self.stages]
+        self._states = [self._state(stage) for stage in self.stages]
         self._schedules = [self._schedule(stage) for stage in self.stages]
         self._step_work = self._work()
 
@@ -124,16 +125,18 @@ class Predictor:
         both = stage.has_embedding and stage.has_head
         return (layers, chunk.embedding, chunk.head, both)
 
-    def _parameters(self, stage: Stage) -> ParameterCount:
-        """Count the parameters of a stage."""
+    def _state(self, stage: Stage) -> StateBytes:
+        """Count the parameters of a stage and what they cost all step long."""
         tapes = [self._book.tape(layer.kind) for chunk in stage.chunks for layer in chunk.layers]
         for name, present in (("embedding", stage.has_embedding), ("head", stage.has_head)):
             if present:
                 tapes.append(self._book.end(name, stage)[0])
         act = self._book.shape.act
-        expert = sum(op.weight_bytes for tape in tapes for op in tape.ops if op.expert) // act
-        every = sum(tape.weight_bytes for tape in tapes) // act
-        return ParameterCount(dense=every - expert, expert=expert)
+        ops = [op for tape in tapes for op in tape.ops if op.weight_bytes]
+        expert = sum(op.weight_bytes for op in ops if op.expert) // act
+        every = sum(op.weight_bytes for op in ops) // act
+        count = ParameterCount(dense=every - expert, expert=expert)
+        return state_bytes(self.job, count, dummy_gradients(self.job, ops))
 
     def _schedule(self, stage: Stage) -> Schedule:
         model = self.job.model

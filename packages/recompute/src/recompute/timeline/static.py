@@ -7,10 +7,12 @@ TransformerEngine v2.20 transformer_engine/pytorch/optimizers/fused_adam.py (pre
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, OptimizerConfig
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
+from recompute.model.tape import Op, OpClass
 from recompute.timeline.types import StaticBytes
 from recompute.units import MIB
 
@@ -89,8 +91,28 @@ def microbatches_of(job: JobConfig) -> int:
     return max(1, job.train.global_batch_size // (job.micro_batch_size * parallelism_of(job).data))
 
 
-def state_bytes(job: JobConfig, count: ParameterCount) -> StateBytes:
-    """Return the static bytes of a rank that holds ``count`` parameters."""
+def dummy_gradients(job: JobConfig, ops: Iterable[Op]) -> int:
+    """Return the bytes of the stand-ins for weight gradients that fused accumulation hands back.
+
+    With ``gradient_accumulation_fusion`` a linear adds into the main gradient itself and gives
+    autograd a buffer of the weight's shape that is cached for the whole run, one for each shape
+    (TransformerEngine v2.20 transformer_engine/pytorch/module/base.py get_dummy_wgrad, used by
+    NVIDIA/Megatron-LM core_v0.19.0 megatron/core/tensor_parallel/layers.py too).
+    """
+    if job.ddp is None or not job.model.gradient_accumulation_fusion:
+        return 0
+    linears = {(op.name, op.weight_bytes // op.weights) for op in ops if op.kind is OpClass.GEMM}
+    return sum(size for _, size in linears)
+
+
+def state_bytes(job: JobConfig, count: ParameterCount, dummies: int = 0) -> StateBytes:
+    """Return the static bytes of a rank.
+
+    Args:
+        job: The job.
+        count: Parameters of the rank.
+        dummies: Bytes of :func:`dummy_gradients`.
+    """
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
     groups = parallelism_of(job)
     gradient = gradient_dtype_bytes(job, dtype)
@@ -109,7 +131,7 @@ def state_bytes(job: JobConfig, count: ParameterCount) -> StateBytes:
             parameters=dtype * count.total,
             gradients=buffered,
             optimizer=states,
-            other=_other(job),
+            other=_other(job) + dummies,
         ),
         gradients_in_backward=0 if job.ddp is not None else dtype * count.total,
         step_transient=transient,
