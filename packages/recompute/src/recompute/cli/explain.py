@@ -1,0 +1,50 @@
+"""``recompute explain``: where the peak is and what each label would do there."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(name="explain")
+@click.argument("job")
+@click.argument("overrides", nargs=-1)
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Show this global rank only.")
+@click.option(
+    "--mcore", metavar="VERSION", help="Megatron Core revision that decides what is legal."
+)
+@click.option("--html", metavar="FILE", help="Write a page with the timeline picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(  # noqa: PLR0917 - click passes by name
+    job: str,
+    overrides: tuple[str, ...],
+    rank: int | None,
+    mcore: str | None,
+    html: str | None,
+    as_json: bool,
+) -> None:
+    """Say where JOB's peak is, what is alive there, and what each label would save and cost.
+
+    JOB is a job file in any accepted form, recipe:NAME or - for standard input; overrides are
+    section.field=value.
+    """
+    from recompute.cli.reading import read_job
+    from recompute.search.explain import explain
+
+    answer = explain(read_job(job, overrides, mcore=mcore), rank=rank)
+    if as_json:
+        from recompute.report.document import dump
+        from recompute.report.explain_document import explain_document
+
+        click.echo(dump(explain_document(answer)))
+    else:
+        from recompute.report.explain_text import explain_text
+
+        click.echo(explain_text(answer))
+    if html is not None:
+        from recompute.report.explain_page import explain_page
+        from recompute.report.page import write_page
+
+        write_page(html, explain_page(answer))
+        click.echo(f"wrote {html}", file=sys.stderr)

@@ -1,0 +1,67 @@
+"""``recompute plan``: the cheapest recompute that fits."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(name="plan", context_settings={"ignore_unknown_options": False})
+@click.argument("job")
+@click.argument("overrides", nargs=-1)
+@click.option("--budget", metavar="SIZE", help="Allocated bytes that every rank may reach: 76GiB.")
+@click.option("--gpu", metavar="NAME", help="Use this GPU's memory and rates: h100-80gb, h200, ...")
+@click.option(
+    "--margin", metavar="SIZE|FRACTION", help="Keep this much of the budget free: 2GiB, 0.05, 5%."
+)
+@click.option("--per-layer", is_flag=True, help="Also mix boundaries over layers and stages.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="List the best N choices.")
+@click.option(
+    "--mcore", metavar="VERSION", help="Megatron Core revision that decides what is legal."
+)
+@click.option("--html", metavar="FILE", help="Write a page with the Pareto picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def command(  # noqa: PLR0917 - click passes by name
+    ctx: click.Context,
+    job: str,
+    overrides: tuple[str, ...],
+    budget: str | None,
+    gpu: str | None,
+    margin: str | None,
+    per_layer: bool,
+    top: int | None,
+    mcore: str | None,
+    html: str | None,
+    as_json: bool,
+) -> None:
+    """Choose the cheapest recompute that fits every rank of JOB.
+
+    JOB is a job file in any accepted form, recipe:NAME or - for standard input; overrides are
+    section.field=value. The memory to fit is --budget (compared with allocated bytes), or that of --gpu
+    or hardware.gpu (compared with what the allocator will reserve). Exit code 1: nothing fits.
+    """
+    from recompute.cli.reading import read_job
+    from recompute.search.plan import plan
+    from recompute.search.types import Status
+
+    config = read_job(job, overrides, mcore=mcore)
+    answer = plan(config, budget, gpu=gpu, margin=margin, per_layer=per_layer)
+    if as_json:
+        from recompute.report.document import dump
+        from recompute.report.plan_document import plan_document
+
+        click.echo(dump(plan_document(answer, top=top)))
+    else:
+        from recompute.report.plan_text import plan_text
+
+        click.echo(plan_text(answer, top=top))
+    if html is not None:
+        from recompute.report.page import write_page
+        from recompute.report.plan_page import plan_page
+
+        write_page(html, plan_page(answer))
+        click.echo(f"wrote {html}", file=sys.stderr)
+    if answer.status is Status.INFEASIBLE:
+        ctx.exit(1)

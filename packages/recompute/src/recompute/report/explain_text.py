@@ -1,0 +1,102 @@
+"""An explanation for people: the peak of every rank, what is alive there, the labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recompute.report.text import gib, percent, quantity, signed_gib, table
+from recompute.search.reasons import place
+from recompute.units import format_gib
+
+if TYPE_CHECKING:
+    from recompute.search.explain import Explanation
+    from recompute.timeline.types import RankPeak
+
+OWNERS_SHOWN = 12
+"""Owners listed for the hot rank; the rest is one line."""
+
+
+def explain_text(explanation: Explanation) -> str:
+    """Return the explanation as text."""
+    hot = explanation.prediction.hot
+    low, high = hot.peak_range_bytes
+    head = (
+        f"{explanation.choice.label()}: peak {format_gib(hot.peak.peak_bytes)} "
+        f"({gib(low)} to {gib(high)}) at {place(hot.rank, hot.peak.phase)}"
+    )
+    shown = explanation.shown
+    detail = hot if hot in shown else shown[0]
+    count = len({a.id for a in explanation.assumptions})
+    return "\n\n".join(
+        (
+            head,
+            "ranks, GiB\n" + _ranks(shown),
+            f"alive at the peak of {_name(detail)}, GiB\n" + _alive(detail),
+            "each label alone, against no recompute\n" + _labels(explanation),
+            f"{count} assumptions; --json lists them",
+        )
+    )
+
+
+def _name(row: RankPeak) -> str:
+    return " ".join(f"{axis} {index}" for axis, index in row.rank)
+
+
+def _ranks(rows: tuple[RankPeak, ...]) -> str:
+    header = (
+        "rank",
+        "peak",
+        "phase|",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "other",
+        "activations",
+        "after forward",
+    )
+    return table(
+        header,
+        (
+            (
+                _name(row),
+                gib(row.peak.peak_bytes),
+                row.peak.phase.value,
+                gib(row.static.parameters),
+                gib(row.static.gradients),
+                gib(row.static.optimizer),
+                gib(row.static.other),
+                gib(row.activation_bytes_at_peak),
+                gib(row.activation_bytes_after_forward),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _alive(row: RankPeak) -> str:
+    owners = sorted(row.alive_at_peak, key=lambda o: (-o.bytes, o.owner))
+    rows = [(o.owner, gib(o.bytes)) for o in owners[:OWNERS_SHOWN]]
+    rest = owners[OWNERS_SHOWN:]
+    if rest:
+        rows.append((f"{len(rest)} smaller ones", gib(sum(o.bytes for o in rest))))
+    return table(("owner", "GiB"), rows)
+
+
+def _labels(explanation: Explanation) -> str:
+    header = ("label", "layers", "peak GiB", "freed GiB", "replay", "sent", "step time", "note|")
+    return table(
+        header,
+        (
+            (
+                effect.label,
+                str(effect.active_layers),
+                signed_gib(effect.peak_delta_bytes),
+                signed_gib(effect.saved_after_forward_bytes),
+                quantity(effect.replay_flops, "FLOP"),
+                quantity(effect.replay_comm_bytes, "B"),
+                percent(effect.step_time_overhead),
+                effect.note,
+            )
+            for effect in explanation.labels
+        ),
+    )

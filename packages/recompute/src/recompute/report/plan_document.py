@@ -1,0 +1,103 @@
+"""A plan as the JSON document of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from recompute.report.document import envelope
+from recompute.search.types import Breach, LeverResult, Outcome, Plan
+
+if TYPE_CHECKING:
+    from recompute.config.schema import Assumption
+
+
+def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
+    """Return the document ``recompute.plan/1``.
+
+    Args:
+        plan: The answer.
+        top: How many alternatives to list; all by default.
+    """
+    chosen, budget = plan.chosen, plan.budget
+    alternatives = plan.alternatives if top is None else plan.alternatives[:top]
+    document = envelope("plan", plan.job)
+    document["assumptions"] = assumption_list(plan.assumptions)
+    document |= {
+        "status": plan.status.value,
+        "budget_bytes": budget.limit_bytes,
+        "compared": budget.compared.value,
+        "margin_bytes": budget.margin_bytes,
+        "choice": None if chosen is None else chosen.choice.to_document(),
+        "predicted": None if chosen is None else _predicted(chosen),
+        "control": _alternative(plan.control),
+        "current": plan.current.to_document(),
+        "alternatives": [_alternative(outcome) for outcome in alternatives],
+        "cheaper_first": [_lever(lever) for lever in plan.cheaper_first],
+        "why": list(plan.why),
+        "overrides": dict(plan_overrides(plan)),
+        "closest": None if plan.closest is None else _alternative(plan.closest),
+    }
+    if plan.stock is not None:
+        document["stock"] = _alternative(plan.stock)
+    return document
+
+
+def plan_overrides(plan: Plan) -> Mapping[str, str]:
+    """Return what to paste for the chosen setting, by target; empty when there is none.
+
+    A per-layer plan has no setting in stock Megatron: its text says how it is applied.
+    """
+    if plan.chosen is None:
+        return {}
+    if plan.chosen.choice.per_layer is not None:
+        return {
+            "bridge_python": "recompute.megatron.apply(model, plan)  # plan: this document",
+            "hydra": "",
+            "megatron_lm": "",
+            "yaml": "",
+        }
+    from recompute.config.override_writers import overrides_for
+
+    return overrides_for(plan.chosen.choice, plan.job)
+
+
+def assumption_list(assumptions: tuple[Assumption, ...]) -> list[dict[str, str]]:
+    """Return assumptions as the documents hold them, each id once."""
+    return [{"id": key, "text": text} for key, text in {a.id: a.text for a in assumptions}.items()]
+
+
+def _predicted(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "peak_bytes": outcome.peak_bytes,
+        "reserved_range_bytes": list(outcome.reserved_range_bytes),
+        "step_time_overhead": outcome.step_time_overhead,
+    }
+
+
+def _alternative(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "choice": outcome.choice.to_document(),
+        "predicted": _predicted(outcome),
+        "fits": outcome.fits,
+        "breaks": None if outcome.breach is None else _breach(outcome.breach),
+        "dominated": outcome.dominated,
+    }
+
+
+def _breach(breach: Breach) -> dict[str, Any]:
+    return {
+        "rank": dict(breach.rank),
+        "phase": breach.phase.value,
+        "over_bytes": breach.over_bytes,
+    }
+
+
+def _lever(lever: LeverResult) -> dict[str, Any]:
+    return {
+        "change": lever.change,
+        "overrides": list(lever.overrides),
+        "peak_delta_bytes": lever.peak_delta_bytes,
+        "fits": lever.fits,
+        "why": lever.why,
+    }

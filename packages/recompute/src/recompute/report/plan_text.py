@@ -1,0 +1,171 @@
+"""A plan for people: the verdict first, what to paste next, then the ranking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recompute.report.plan_document import plan_overrides
+from recompute.report.text import bullets, gib, percent, signed_gib, table
+from recompute.search.budget import Compared
+from recompute.search.reasons import place
+from recompute.search.types import Outcome, Plan, Status
+from recompute.units import format_gib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TITLES = {
+    "hydra": "Hydra",
+    "bridge_python": "Megatron Bridge, Python",
+    "megatron_lm": "Megatron-LM",
+    "yaml": "YAML",
+}
+"""Target of :func:`plan_overrides` -> how people call it, in the order of printing."""
+
+
+def plan_text(plan: Plan, *, top: int | None = None) -> str:
+    """Return the answer as text.
+
+    Args:
+        plan: The answer.
+        top: How many choices to list; by default those that no other one beats.
+    """
+    parts = [_verdict(plan), "why\n" + bullets(plan.why), _paste(plan), _levers(plan)]
+    parts.append(_ranking(plan, top))
+    count = len({a.id for a in plan.assumptions})
+    parts.append(f"{count} assumptions; --json lists them")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _verdict(plan: Plan) -> str:
+    limit = _limit(plan)
+    match plan.status:
+        case Status.ALREADY_FITS:
+            head = f"already fits: no recompute is needed within {limit}"
+        case Status.PLANNED:
+            assert plan.chosen is not None
+            head = f"plan: {plan.chosen.choice.label()} is the cheapest that fits {limit}"
+        case _:
+            head = f"infeasible: no recompute choice fits {limit}"
+    shown = plan.chosen or plan.closest
+    assert shown is not None
+    low, high = shown.reserved_range_bytes
+    lines = [
+        head,
+        f"  peak       {format_gib(shown.peak_bytes)} allocated, {gib(low)} to {gib(high)} reserved",
+        f"  step time  {percent(shown.step_time_overhead)} over no recompute",
+    ]
+    if plan.chosen is None:
+        assert shown.breach is not None
+        over = format_gib(shown.breach.over_bytes)
+        lines.insert(1, f"  closest    {shown.choice.label()}, {over} over at {_where(shown)}")
+    if shown.choice.per_layer is not None:
+        lines += [
+            f"  layers     {s.first} to {s.last}: {', '.join(s.modules)}"
+            for s in shown.choice.per_layer
+        ]
+    if plan.stock is not None and plan.chosen is not None and plan.stock != plan.chosen:
+        gain = plan.stock.step_time_overhead - plan.chosen.step_time_overhead
+        lines.append(
+            f"  gain       {gain:.1%} of the step against {plan.stock.choice.label()}, the best "
+            "stock choice"
+        )
+    return "\n".join(lines)
+
+
+def _limit(plan: Plan) -> str:
+    budget = plan.budget
+    text = format_gib(budget.limit_bytes)
+    if budget.compared is Compared.RESERVED:
+        return f"{budget.name} ({text}, {gib(budget.margin_bytes)} kept outside torch)"
+    return f"{text} less {gib(budget.margin_bytes)}" if budget.margin_bytes else text
+
+
+def _where(outcome: Outcome) -> str:
+    assert outcome.breach is not None
+    return place(outcome.breach.rank, outcome.breach.phase)
+
+
+def _paste(plan: Plan) -> str:
+    if plan.chosen is None:
+        return ""
+    if plan.chosen.choice == plan.current and plan.current.per_layer is None:
+        return "paste\n  nothing: the job says so already"
+    lines = ["paste"]
+    overrides = plan_overrides(plan)
+    for target, title in TITLES.items():
+        if overrides.get(target):
+            lines.append(f"  {title}:")
+            lines += [f"    {line}" for line in overrides[target].splitlines()]
+    return "\n".join(lines)
+
+
+def _levers(plan: Plan) -> str:
+    if not plan.cheaper_first:
+        return ""
+    title = "may be cheaper (peak without recompute; never applied for you)"
+    if plan.status is Status.ALREADY_FITS:
+        title = "would free more memory (never applied for you)"
+    rows = [
+        (
+            lever.change + (" (enough alone)" if _enough(plan, lever.fits) else ""),
+            signed_gib(lever.peak_delta_bytes),
+            " ".join(lever.overrides),
+        )
+        for lever in plan.cheaper_first
+    ]
+    return title + "\n" + table(("change", "GiB", "override|"), rows)
+
+
+def _enough(plan: Plan, fits: bool) -> bool:
+    return fits and plan.status is not Status.ALREADY_FITS
+
+
+def _ranking(plan: Plan, top: int | None) -> str:
+    shown = _interesting(plan) if top is None else list(plan.alternatives[:top])
+    rows = [
+        (
+            outcome.choice.label(),
+            gib(outcome.peak_bytes),
+            percent(outcome.step_time_overhead),
+            "yes" if outcome.fits else f"over by {_over(outcome)} at {_where(outcome)}",
+            _mark(plan, outcome),
+        )
+        for outcome in shown
+    ]
+    hidden = len(plan.alternatives) - len(shown)
+    more = (
+        f"\n  {hidden} more, none better; --top {len(plan.alternatives)} lists all"
+        if hidden
+        else ""
+    )
+    header = ("choice", "peak GiB", "step time", "fits|", "|")
+    return "choices, best first\n" + table(header, rows) + more
+
+
+def _over(outcome: Outcome) -> str:
+    assert outcome.breach is not None
+    return gib(outcome.breach.over_bytes)
+
+
+def _mark(plan: Plan, outcome: Outcome) -> str:
+    marks = []
+    if outcome == plan.chosen:
+        marks.append("chosen")
+    if outcome.choice == plan.current:
+        marks.append("the job's own")
+    if outcome.dominated:
+        marks.append("another needs no more memory or time")
+    return ", ".join(marks)
+
+
+def _interesting(plan: Plan) -> Sequence[Outcome]:
+    """Return what no other choice beats, single labels, and the job's own choice."""
+    return [
+        outcome
+        for outcome in plan.alternatives
+        if not outcome.dominated
+        or outcome in {plan.chosen, plan.closest}
+        or outcome.choice == plan.current
+        or (len(outcome.choice.recompute_modules) == 1 and outcome.choice.per_layer is None)
+    ]

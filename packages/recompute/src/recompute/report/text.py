@@ -1,0 +1,62 @@
+"""Tables and lines for people: plain text, stable when piped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from recompute.units import GIB
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "  ") -> str:
+    """Align rows under a header, the first column to the left and numbers to the right.
+
+    Args:
+        header: Column titles; one that ends with ``|`` aligns its column to the left.
+        rows: One text for each column.
+        indent: Put before every line.
+    """
+    body = [[str(cell) for cell in row] for row in rows]
+    left = [index == 0 or title.endswith("|") for index, title in enumerate(header)]
+    titles = [title.rstrip("|") for title in header]
+    widths = [max(len(row[i]) for row in [titles, *body]) for i in range(len(titles))]
+    lines = []
+    for row in [titles, *body]:
+        cells = (
+            cell.ljust(width) if to_left else cell.rjust(width)
+            for cell, width, to_left in zip(row, widths, left, strict=True)
+        )
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def gib(size: int) -> str:
+    """Write GiB without the unit, for columns whose title has it."""
+    return f"{size / GIB:.2f}"
+
+
+def signed_gib(size: int) -> str:
+    """Write a difference in GiB without the unit."""
+    return "0" if size == 0 else f"{size / GIB:+.2f}"
+
+
+def percent(fraction: float) -> str:
+    """Write a step-time overhead."""
+    return f"{fraction:+.1%}" if fraction else "0"
+
+
+def quantity(amount: float, unit: str) -> str:
+    """Write a large amount with a decimal prefix: ``2.70 PFLOP``."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(amount) >= factor:
+            return f"{amount / factor:.2f} {prefix}{unit}"
+    return f"{amount:.0f} {unit}" if amount else "0"
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Write one line a bullet, wrapped."""
+    import textwrap
+
+    return "\n".join(
+        textwrap.fill(line, width=100, initial_indent="  - ", subsequent_indent="    ")
+        for line in lines
+    )

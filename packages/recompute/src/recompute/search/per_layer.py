@@ -1,0 +1,162 @@
+"""Plans that recompute different boundaries in different layers, which stock Megatron cannot say.
+
+A pipeline stage's peak depends on its own layers only, and the step on the slowest stage, so every stage
+takes the cheapest mix that fits it and the others pay nothing. Within a stage at most two boundaries are
+mixed: with one memory constraint the best fractional mix has two, so a third could only win what rounding
+to whole layers loses. The one that keeps less comes first: what a stage's first layers save stays
+through the whole backward, and a replay late in the stage would run on top of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recompute.config.choice import LayerSpan, RecomputeChoice
+from recompute.search.reserved import allocator_of
+
+if TYPE_CHECKING:
+    from recompute.search.outcome import Judge
+    from recompute.search.types import Outcome
+    from recompute.timeline.stages import Stage
+    from recompute.timeline.types import Prediction, RankPeak
+
+WHOLE_LAYER = "full"
+"""Boundary around a whole layer, as ``full/block`` draws it, in the ``modules`` of a span."""
+
+MAX_OPTIONS = 8
+"""Boundaries kept for mixing: the cheapest first on the Pareto front of bytes kept and cost."""
+
+Modules = tuple[str, ...]
+Mix = tuple[tuple[int, Modules], ...]
+"""``(global layer number, modules)`` of the layers of one stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One boundary that any layer may take."""
+
+    modules: Modules
+    overhead: float
+    """Step-time overhead when all layers take it."""
+    kept: tuple[int, ...]
+    """Activation bytes after forward and at the peak when all layers take it, for each rank."""
+
+
+def best_per_layer(judge: Judge, stock: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the best per-layer plan, or nothing when it is no different from a stock choice.
+
+    Args:
+        judge: Predicts, prices and holds against the budget.
+        stock: Outcomes of the stock choices; their labels are the boundaries to mix.
+    """
+    options = _options(judge, stock)
+    best: dict[int, tuple[tuple[bool, float, int], Mix]] = {}
+    allocator = allocator_of(judge.predictor.job.environment)
+    for mixes in _mixes(judge.predictor.stages, options):
+        rows = _rows_by_stage(judge.predictor.predict(_choice(mixes)))
+        for index, mix in enumerate(mixes):
+            peak = max(rank.peak.peak_bytes for rank in rows[index])
+            replay = max(judge.cost.stage(rank).replay for rank in rows[index])
+            over = judge.budget.over(peak, allocator)
+            key = (over > 0, float(over) if over > 0 else replay, peak)
+            if index not in best or key < best[index][0]:
+                best[index] = (key, mix)
+    if not best:
+        return ()
+    choice = _choice([best[index][1] for index in sorted(best)])
+    if not choice.per_layer:
+        return ()
+    return (judge.judge(judge.predictor.predict(choice)),)
+
+
+def _options(judge: Judge, stock: Sequence[Outcome]) -> list[Option]:
+    """Return the boundaries that no other one beats in both bytes kept and cost."""
+    found = []
+    for outcome in stock:
+        choice = outcome.choice
+        whole = choice.recompute_method == "uniform" and choice.recompute_num_layers == 1
+        if choice.recompute_granularity == "full" and not whole:
+            continue
+        modules = (WHOLE_LAYER,) if whole else choice.recompute_modules
+        prediction = judge.predictor.predict(choice)
+        found.append(
+            Option(modules=modules, overhead=outcome.step_time_overhead, kept=_kept(prediction))
+        )
+    found.sort(key=lambda o: (o.overhead, sum(o.kept), len(o.modules), o.modules))
+    front: list[Option] = []
+    for option in found:
+        if not any(_at_most(better.kept, option.kept) for better in front):
+            front.append(option)
+    return front if len(front) <= MAX_OPTIONS else _thinned(front)
+
+
+def _thinned(front: list[Option]) -> list[Option]:
+    """Keep both ends of the front and evenly spaced options between them."""
+    last = len(front) - 1
+    picked = sorted({round(i * last / (MAX_OPTIONS - 1)) for i in range(MAX_OPTIONS)})
+    return [front[index] for index in picked]
+
+
+def _rows_by_stage(prediction: Prediction) -> dict[int, list[RankPeak]]:
+    """Return the rows of each pipeline stage: one, or one for each expert share."""
+    rows: dict[int, list[RankPeak]] = {}
+    for rank in prediction.ranks:
+        rows.setdefault(dict(rank.rank).get("pp", 0), []).append(rank)
+    return rows
+
+
+def _kept(prediction: Prediction) -> tuple[int, ...]:
+    """Return what an option keeps and how high it goes, per rank: both must be beaten."""
+    after = [rank.activation_bytes_after_forward for rank in prediction.ranks]
+    return (*after, *(rank.activation_bytes_at_peak for rank in prediction.ranks))
+
+
+def _at_most(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    return all(a <= b for a, b in zip(left, right, strict=True))
+
+
+def _mixes(stages: Sequence[Stage], options: Sequence[Option]) -> Iterator[list[Mix]]:
+    """Yield one mix for every stage at a time: two options, and how many layers take the first."""
+    orders = [_orders(stage) for stage in stages]
+    longest = max((len(order[0]) for order in orders), default=0)
+    ways = max((len(order) for order in orders), default=1)
+    for weak, strong in itertools.combinations(options, 2):
+        for way in range(ways):
+            for count in range(longest + 1):
+                yield [
+                    tuple(
+                        (number, strong.modules if position < count else weak.modules)
+                        for position, number in enumerate(order[min(way, len(order) - 1)])
+                    )
+                    for order in orders
+                ]
+
+
+def _orders(stage: Stage) -> list[tuple[int, ...]]:
+    """Return the orders in which a stage's layers take the stronger option.
+
+    By global number, so that the first chunk, which is longest in flight, goes first; with several
+    chunks also their first layers together, then their second ones.
+    """
+    chunks = [[layer.number for layer in chunk.layers] for chunk in stage.chunks]
+    plain = tuple(itertools.chain.from_iterable(chunks))
+    if len(chunks) == 1:
+        return [plain]
+    rounds = itertools.zip_longest(*chunks)
+    spread = tuple(number for row in rounds for number in row if number is not None)
+    return [plain] if spread == plain else [plain, spread]
+
+
+def _choice(mixes: Sequence[Mix]) -> RecomputeChoice:
+    """Write the layers of all stages as spans of consecutive layers with the same modules."""
+    layers = sorted(pair for mix in mixes for pair in mix if pair[1])
+    spans: list[LayerSpan] = []
+    for number, modules in layers:
+        if spans and spans[-1].last == number - 1 and spans[-1].modules == modules:
+            spans[-1] = LayerSpan(first=spans[-1].first, last=number, modules=modules)
+        else:
+            spans.append(LayerSpan(first=number, last=number, modules=modules))
+    return RecomputeChoice(per_layer=tuple(spans))

@@ -1,0 +1,157 @@
+"""Choose the cheapest recompute that fits every rank: enumerate, hold against the budget, rank.
+
+The space of stock choices is small (some hundred), so it is enumerated whole and the answer is exact;
+per-layer plans are a search of their own (:mod:`recompute.search.per_layer`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recompute.config.choice import NO_RECOMPUTE, choice_of
+from recompute.config.gpus import DEFAULT_GPU, find_gpu
+from recompute.config.require import EXPLAIN, require_complete
+from recompute.config.schema import Assumption
+from recompute.search.budget import Budget, Compared, budget_of
+from recompute.search.cost import CostModel
+from recompute.search.levers import cheaper_first
+from recompute.search.outcome import Judge, control_of, ranked
+from recompute.search.per_layer import best_per_layer
+from recompute.search.reasons import reasons
+from recompute.search.reserved import allocator_of
+from recompute.search.revision import revision_of
+from recompute.search.space import candidates, known_errors
+from recompute.search.types import Outcome, Plan, Predicts, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from recompute.config.gpus import Gpu
+    from recompute.config.revision import Revision
+    from recompute.config.schema import JobConfig
+
+
+def plan(
+    job: JobConfig,
+    budget: str | int | None = None,
+    *,
+    gpu: str | None = None,
+    margin: str | float | None = None,
+    per_layer: bool = False,
+    predictor_of: Callable[[JobConfig], Predicts] | None = None,
+) -> Plan:
+    """Choose what to recompute.
+
+    Args:
+        job: A complete, normalised job.
+        budget: Allocated bytes that every rank may reach, or text such as ``76GiB``. Without it the
+            memory of ``gpu`` or of the job's hardware is compared with what will be reserved.
+        gpu: A GPU of the table, in place of ``hardware.gpu``.
+        margin: Bytes or a fraction of the budget to keep free.
+        per_layer: Also look for plans that recompute different boundaries in different layers.
+        predictor_of: What predicts; by default :class:`recompute.timeline.predict.Predictor`.
+
+    Returns:
+        The verdict, the choice, the whole ranking and the reasons.
+
+    Raises:
+        ConfigError: The job or the arguments do not say enough, or what they say is wrong.
+        UnsupportedError: The job holds something that is not modelled.
+    """
+    require_complete(job, EXPLAIN)
+    limit = budget_of(job, budget, gpu=gpu, margin=margin)
+    rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
+    revision, assumed = revision_of(job)
+    make = predictor_of or _predictor
+    predictor = make(job)
+    judge = Judge(predictor, CostModel(job, rates), limit, control_of(predictor))
+    space = candidates(job, revision, predictor.active_layers())
+    outcomes = ranked(judge.outcome(choice) for choice in space)
+    control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
+    stock = _chosen(outcomes, control)
+    if per_layer and not control.fits:
+        outcomes = ranked((*best_per_layer(judge, outcomes), *outcomes))
+    chosen = _chosen(outcomes, control)
+    levers = cheaper_first(job, limit, judge.control, make)
+    return Plan(
+        job=job,
+        status=_status(chosen, control),
+        budget=limit,
+        chosen=chosen,
+        alternatives=outcomes,
+        control=control,
+        current=choice_of(job),
+        closest=None if chosen is not None else _closest(outcomes),
+        cheaper_first=levers,
+        why=reasons(judge, outcomes, chosen, control, known_errors(job, revision)),
+        assumptions=(
+            *job.assumptions,
+            *judge.control.assumptions,
+            *_assumptions(job, limit, gpu, rates, revision, assumed=assumed),
+        ),
+        stock=stock if per_layer else None,
+    )
+
+
+def _predictor(job: JobConfig) -> Predicts:
+    from recompute.timeline.predict import Predictor
+
+    return Predictor(job)
+
+
+def _chosen(outcomes: tuple[Outcome, ...], control: Outcome) -> Outcome | None:
+    """Return the first that fits; no recompute where it fits, whatever ties with it."""
+    if control.fits:
+        return control
+    return next((outcome for outcome in outcomes if outcome.fits), None)
+
+
+def _closest(outcomes: tuple[Outcome, ...]) -> Outcome:
+    return min(outcomes, key=lambda o: 0 if o.breach is None else o.breach.over_bytes)
+
+
+def _status(chosen: Outcome | None, control: Outcome) -> Status:
+    if chosen is None:
+        return Status.INFEASIBLE
+    return Status.ALREADY_FITS if chosen.choice == control.choice else Status.PLANNED
+
+
+def _assumptions(
+    job: JobConfig,
+    limit: Budget,
+    gpu: str | None,
+    rates: Gpu,
+    revision: Revision,
+    *,
+    assumed: bool,
+) -> tuple[Assumption, ...]:
+    """Say what the answer rests on besides the job and the memory model."""
+    found = [
+        Assumption(
+            id="step-time-rates",
+            text=f"step times use the rates of {rates.name} ({rates.source})",
+        ),
+        Assumption(id="allocator", text=f"reserved memory: {allocator_of(job.environment).source}"),
+    ]
+    if gpu is None and job.hardware.gpu is None:
+        found[0] = Assumption(
+            id="step-time-rates",
+            text=f"no GPU is named: step times use the rates of {rates.name}",
+        )
+    if limit.compared is Compared.RESERVED:
+        found.append(
+            Assumption(
+                id="outside-torch",
+                text=f"{limit.margin_bytes} bytes are kept for memory outside torch: the CUDA "
+                "context and communication buffers, or what --margin says",
+            )
+        )
+    if assumed:
+        found.append(
+            Assumption(
+                id="megatron-core",
+                text=f"Megatron Core {revision.name}, the newest release we know: neither the job "
+                "nor the command names one",
+            )
+        )
+    return tuple(found)
