@@ -7,6 +7,7 @@ and credentials need their case.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from mdr.audit.view import Anchors
 
 ENTITY: Final = Rx(rb"&(?:#[0-9]{1,7};?|#[xX][0-9a-fA-F]{1,6};?|[A-Za-z][A-Za-z0-9]{1,31};)")
+NON_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+"""Looked up character by character; the ASCII between is copied whole."""
 MAX_CODE: Final = 0x10FFFF
 SURROGATES: Final = (0xD800, 0xDFFF)
 
@@ -38,9 +41,11 @@ def folded(view: View) -> View:
 
 def fold_characters(data: bytes) -> bytes:
     """Remove what cannot be seen and spell the rest in ASCII where it has an ASCII reading."""
-    if data.isascii():
-        return data.translate(None, CONTROLS)
-    return data.decode().translate(folding_table()).encode()
+    plain = data.translate(None, CONTROLS)
+    if plain.isascii():
+        return plain
+    table = folding_table()
+    return NON_ASCII.sub(lambda run: run[0].translate(table), plain.decode()).encode()
 
 
 def fold_entities(plain: bytes) -> bytes:

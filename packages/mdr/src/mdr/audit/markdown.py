@@ -20,6 +20,8 @@ INLINE: Final = Rx(
 )
 """What can start at a place in a paragraph: an escape, a run of backticks, an HTML tag or comment."""
 
+BACKTICKS: Final = Rx(rb"`+")
+
 BLOCK_NAMES: Final = (
     b"address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details"
     b"|dialog|dir|div|dl|dt|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header"
@@ -36,6 +38,7 @@ HTML_BLOCKS: Final = (
     (Rx(rb"(?i)<(?:/[a-z][a-z0-9-]*\s*|[a-z][a-z0-9-]*(?:\s[^<>]*)?/?)>[ \t]*$"), None),
 )
 """CommonMark's HTML blocks 1 to 7: (how the first line starts, what ends it; None: a blank line)."""
+LIST_STARTS: Final = frozenset(b"*+-0123456789"[index : index + 1] for index in range(13))
 TAB: Final = 4
 BACKTICK: Final = 0x60
 MAX_FENCE_INDENT: Final = 3
@@ -81,7 +84,7 @@ def visible_bytes(data: bytes, body: int) -> bytes:
 
 def _line(scan: _Scan, start: int, end: int) -> None:
     line = scan.data[start:end]
-    quoted = QUOTE.match(line)
+    quoted = QUOTE.match(line) if b">" in line[:4] else None
     offset = quoted.end() if quoted else 0
     depth = line.count(b">", 0, offset) if offset else 0
     rest = line[offset:]
@@ -108,7 +111,7 @@ def _open(scan: _Scan, start: int, end: int, content: bytes, column: int) -> Non
     """Read a line that is in no fence and no HTML block."""
     while scan.items and column < scan.items[-1]:
         scan.items.pop()
-    while (marker := MARKER.match(content)) is not None:
+    while content[:1] in LIST_STARTS and (marker := MARKER.match(content)) is not None:
         _close_paragraph(scan, start)
         content, column = _item(scan, content, column, marker.end(1))
     container = scan.items[-1] if scan.items else 0
@@ -179,9 +182,11 @@ def _blank_spans(scan: _Scan, start: int, end: int) -> None:
     """Blank the inline code of one paragraph, row or heading."""
     if scan.data.find(b"`", start, end) < 0:
         return
+    markup = scan.data.find(b"<", start, end) >= 0 or scan.data.find(b"\\", start, end) >= 0
+    tokens = INLINE if markup else BACKTICKS
     closers = _closers(scan.data, start, end)
     position = start
-    while (token := INLINE.search(scan.data, position, end)) is not None:
+    while (token := tokens.search(scan.data, position, end)) is not None:
         opening, position = token.start(), token.end()
         if scan.data[opening] != BACKTICK:
             continue
@@ -203,9 +208,6 @@ class _Closers:
         while starts and starts[-1] < after:
             starts.pop()
         return starts[-1] if starts else None
-
-
-BACKTICKS: Final = Rx(rb"`+")
 
 
 def _closers(data: bytes, start: int, end: int) -> _Closers:

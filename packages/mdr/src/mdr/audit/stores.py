@@ -25,7 +25,7 @@ DOT_FOLDERS: Final = (
 )
 NAMED: Final = any_of(
     rb"\bid_(?:rsa|ed25519|ecdsa|dsa)\b",
-    rb"/etc/(?:shadow|gshadow|sudoers|master\.passwd)\b",
+    rb"/etc/(?:shadow|gshadow|master\.passwd)\b",
     rb"\.aws[\\/]+credentials",
     rb"\.ssh[\\/]+(?:id_|\*|authorized_keys|config\b)",
     rb"\.docker[\\/]+config\.json",
@@ -44,7 +44,7 @@ DOTENV: Final = rb"(?:^|[\s/\"'`(=@<\\])\.env(?:\.(?:local|production|prod|stagi
 STRONG: Final = any_of(HOME + SLASH + DOT_FOLDERS, NAMED)
 """Files that hold credentials and nothing else a skill needs."""
 STORE: Final = any_of(STRONG, DOTENV)
-OWNER: Final = rb"(?:the )?(?:users?'?s?|your|their|his|her|my|all(?: of)?(?: the| your)?|any|every|local|stored|saved|host'?s?|system)"
+OWNER: Final = rb"(?:the )?(?:users?'?s?|your|their|all(?: of)?(?: the| your)?|any|every|local|stored|saved)"
 SECRETS: Final = (
     rb"(?:api[ -]?keys?|credentials?|secrets?|passwords?|passphrases?|private keys?|ssh keys?|secret keys?"
     rb"|(?:access|auth|authentication|api|bearer|session|oauth|refresh|github|gitlab|slack|npm|login|secret) tokens?"

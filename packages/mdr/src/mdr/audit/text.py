@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,8 @@ CONTINUED: Final = Rx(rb"\\\n| [`^]\n|(?m:^)[ \t]*[^|\s][^\n]*\|[ \t]*\n")
 """A backslash, PowerShell's and cmd's continuation, and a pipe that ends a line outside a table."""
 SOFT_BREAK: Final = Rx(rb"[^\s#|>][ \t]*(\n)[ \t]*[a-z0-9~/$\"'`*_(\[.]")
 """A newline inside a paragraph; the next line starts no list, heading, table or quotation."""
+FENCE_LINE: Final = Rx(rb"(?m)^[ \t>]*(?:```|~~~)")
+"""Between the first and second, third and fourth, ... lie commands, whose lines stay apart."""
 LIST_ITEM: Final = Rx(rb"[ \t]*(?:[*+-]|[0-9]{1,9}[.)])[ \t]")
 SHELL_QUOTES: Final = b"'\"\\"
 
@@ -91,9 +94,12 @@ class Text:
         data = self.folded.lower
         patched = bytearray(data)
         position = 0
+        fences = [fence.start() for fence in FENCE_LINE.finditer(data)]
         while (match := SOFT_BREAK.search(data, position)) is not None:
             line_break = match.start(1)
-            if LIST_ITEM.match(data, line_break + 1) is None:
+            if bisect_right(fences, line_break) % 2:
+                position = match.end()
+            elif LIST_ITEM.match(data, line_break + 1) is None:
                 patched[line_break] = 0x20
             position = line_break + 1
         return View(bytes(patched), self.folded)

@@ -29,13 +29,16 @@ CONNECTS: Final = Rx(
     rb"|socat|telnet|dig|nslookup)[ \t]+([^\n]+)"
 )
 """A program that connects to the host it is given, and its arguments."""
+RESOLVERS: Final = Rx(rb"^[^a-zA-Z]?(?:dig|nslookup)[ \t]")
+"""They ask a name server, which is an address by nature."""
 ARGUMENT: Final = Rx(rb"[^\s\"'|;&`<>]+|[|;&]")
 VALUE_OPTIONS: Final = frozenset(
     b"-o -H -d -u -A -e -b -F -w -m -T --output --header --data --data-binary --data-raw --user --user-agent "
     b"--cookie --form --resolve --interface --connect-to --max-time --retry --write-out".split()
 )
 """Options whose next argument is not a host."""
-BARE: Final = Rx(rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?|0x[0-9a-f]{8})(?::[0-9]+)?(?:/([^ ]*))?$")
+BARE: Final = Rx(rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?"
+    rb")(?::[0-9]+)?(?:/([^ ]*))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ def bare_hosts(data: bytes) -> Iterator[Link]:
     """
     for command in CONNECTS.finditer(data):
         before, piped = b"", False
+        resolves = RESOLVERS.search(command.group() or b"") is not None
         for argument in ARGUMENT.finditer(data, command.start(1), command.end(1)):
             word = argument.group() or b""
             piped = piped or word in b"|;&"
@@ -74,7 +78,7 @@ def bare_hosts(data: bytes) -> Iterator[Link]:
             before = word
             if found is not None:
                 host, path = ((found.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
-                if piped and public_address(host) is not None:
+                if (piped or resolves) and public_address(host) is not None:
                     continue
                 yield Link(argument.start(), argument.end(), _bare(host), path)
 
@@ -82,7 +86,7 @@ def bare_hosts(data: bytes) -> Iterator[Link]:
 def _bare(host: str) -> str:
     """Return the host of an argument; a short number is a version, not an address."""
     host = host.rstrip(".")
-    is_version = host.count(".") != 3 and not host.startswith("0x") and public_address(host) is not None
+    is_version = host.count(".") != 3 and public_address(host) is not None
     return "" if is_version else host
 
 

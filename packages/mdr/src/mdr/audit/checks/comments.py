@@ -94,7 +94,7 @@ def find(text: Text) -> Iterator[Hit]:
     data = text.plain.data
     if b"<!" in data or b"<?" in data:
         yield from _comments(text.visible, data, 0, len(data))
-    if b"]:" in data:
+    if b"]:" in data and DEFINITION.search(data) is not None:
         for match in DEFINITION.finditer(text.visible.data):
             yield from _ordered(text.visible, match.start(1) + 1, match.end(1) - 1, ORDERS)
     block = text.frontmatter

@@ -82,7 +82,7 @@ EXPORTED: Final = Rx(
 """An unquoted value in an environment file or a shell line."""
 MAX_GENERIC: Final = 128
 PLACEHOLDER: Final = Rx(
-    rb"(?i)example|placeholder|your|dummy|sample|fake|redact|changeme|change-me|replace|insert|test|xxx|\.\.\.|<|\$\{|0123456|1234567|abcdef|user:pass|password@|localhost|secret@|:password|_here|-here"
+    rb"(?i)example|placeholder|your|dummy|sample|fake|redact|changeme|change-me|replace|insert|test|xxx|\.\.\.|<|\$\{|0123456|1234567|abcdef|user:pass|password@|localhost|secret@"
 )
 REPEATED: Final = 6
 """So many equal characters in a row make a placeholder."""

@@ -58,7 +58,7 @@ PATTERNS: Final = (
         "gives the reader an unrestricted persona",
     ),
     (
-        Rx(rb"\b(?:" + words(rb"do", rb"anything", rb"now") + rb"|" + words(rb"developer", rb"mode", rb"enabled") + rb"|" + words(rb"jailbreak", rb"mode") + rb")\b"),
+        Rx(rb"\b(?:" + words(rb"do", rb"anything", rb"now") + rb"|" + rb"developer mode enabled" + rb"|" + words(rb"jailbreak", rb"mode") + rb")\b"),
         "jailbreak wording",
     ),
     (
@@ -71,12 +71,12 @@ PATTERNS: Final = (
     (
         Rx(
             rb"\b(?:do" + GAP + rb"not|don't|dont|never)" + GAP + rb"(?:tell|inform|mention(?:" + GAP + rb"(?:this|it|that))?" + GAP + rb"to|notify|alert|reveal(?:"
-            + GAP + rb"(?:this|it|that))?" + GAP + rb"to|let)" + GAP + rb"(?:the" + GAP + rb"|your" + GAP + rb")?(?:users?|humans?|operators?)\b"
+            + GAP + rb"(?:this|it|that))?" + GAP + rb"to|let)" + GAP + rb"(?:(?:the|your)" + GAP + rb"(?:users|humans|operators)|(?:(?:the|your)" + GAP + rb")?(?:user|human|operator))\b"
         ),
         "asks for silence towards the user",
     ),
     (
-        Rx(rb"\bwithout" + GAP + rb"(?:telling|informing|notifying|alerting|asking)" + GAP + rb"(?:the" + GAP + rb"|your" + GAP + rb")?(?:users?|humans?|operators?)\b"),
+        Rx(rb"\bwithout" + GAP + rb"(?:telling|informing|notifying|alerting|asking)" + GAP + rb"(?:(?:the|your)" + GAP + rb")?(?:user|human|operator)s?\b"),
         "asks for silence towards the user",
     ),
     (
@@ -90,11 +90,15 @@ PATTERNS: Final = (
 )
 """(pattern over folded lower-case text, what it does)."""
 
+ANY: Final = Rx(b"|".join(pattern.pattern for pattern, _ in PATTERNS))
+"""One pass over files that say nothing of the kind."""
+
+
 def find(text: Text) -> Iterator[Hit]:
     """Find injection phrasing; quoted or negated phrasing only warns."""
     view = text.folded
     data = view.lower
-    for pattern, why in PATTERNS:
+    for pattern, why in PATTERNS if ANY.search(data) is not None else ():
         for match in pattern.finditer(data):
             start = match.start()
             softened = quoted(data, start) or inside_quotation(data, start) or negated(data, start)

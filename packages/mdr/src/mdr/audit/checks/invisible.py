@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UNSEEN: Final = char_class(INVISIBLE)
 _EMOJI: Final = char_class(EMOJI)
 _JOINING: Final = char_class(JOINING)
-_SYMBOL: Final = _EMOJI + char_class(((0x2010, 0x2027), (0x2030, 0x205E), (0xA1, 0xAC), (0xAE, 0xBF)), also=KEYCAP + "!?")
+_SYMBOL: Final = _EMOJI + char_class(((0x2010, 0x2027), (0x2030, 0x205E), (0xA1, 0xAC), (0xAE, 0xBF)), also=KEYCAP + "!?\ufffd")
 _TONE: Final = char_class((TONES,))
 
 SOUND: Final = Rx(

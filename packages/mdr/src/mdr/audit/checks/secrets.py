@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NETWORK: Final = (
     rb"(?:curl|wget|nc|ncat|netcat|socat|ssh|telnet|iwr|irm|invoke-webrequest|invoke-restmethod|httpie|openssl s_client)"
 )
+UPLOADS: Final = rb"curl|wget|nc|ncat|netcat|socat|scp|rsync|iwr|irm|invoke-webrequest|invoke-restmethod|httpie"
 READERS: Final = rb"(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|base32|nl|tar|zip|gzip|dd|gpg|openssl|jq)"
 
 SENDS: Final = Pairs(
@@ -37,7 +38,7 @@ COPYING: Final = Rx(rb"\b(?:copy|push|ship|report|share)s?\b")
 ADDRESS: Final = Rx(rb"https?://|webhook|attacker|external|collector")
 
 SHELL_SENDS: Final = (
-    Rx(rb"\b(?:" + NETWORK + rb"|scp|rsync)\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?(" + STORE + rb")"),
+    Rx(rb"\b(?:" + UPLOADS + rb")\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?(" + STORE + rb")"),
     Rx(rb"\b(?:curl|wget)\b[^\n]*?(?:-t|--upload-file|--post-file|--body-file)[ =]\s*[\"']?(" + STORE + rb")"),
     Rx(rb"\b" + READERS + rb"\b[^\n|]*?(" + STORE + rb")[^\n]*?\|[^\n]*?\b" + NETWORK + rb"\b"),
     Rx(rb"(?:^|[\s;&|`(])(?:env|printenv|export -p|set)\s*\|[^\n]*?\b" + NETWORK + rb"\b()"),
@@ -55,13 +56,14 @@ READS_FILE: Final = Rx(
     + STORE
     + rb")"
 )
-SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd|tee)\s[^\n|;&>]*?(" + STRONG + rb")")
+SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd)\s[^\n|;&>]*?(" + STRONG + rb")")
 OPENS_FILE: Final = Rx(
     rb"\b(?:open|read_text|readfile|readfilesync|read_bytes)\s*\((?:os\.path\.expanduser\(|path\()?\s*[\"'][^\n\"']*?(" + STRONG + rb")"
 )
 READS: Final = Pairs(
-    rb"\b(?:read|print|show|display|dump|output|reveal|list|extract|collect|harvest|grab|gather|steal|cat|echo|expose)s?\b",
+    rb"\b(?:read|print|show|display|dump|output|reveal|list|extract|collect|harvest|grab|gather|steal|expose)\b",
     rb"(?:" + STORE + rb"|" + OWNED_SECRETS + rb")",
+    gap=rb"[^.\n()]",
     reach=40,
 )
 WRITING: Final = Rx(rb"(?:\b(?:to|into|as|via|using|with|without|from your own)|:)\s*[\"'`(]*[^\s]*$")
@@ -75,13 +77,17 @@ ENVIRONMENT: Final = (
 )
 NAME: Final = rb"(?:[A-Za-z0-9_]*(?:API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|ACCESS_KEY)(?:_ID)?)"
 PRINTS_VARIABLE: Final = Rx(
-    rb"\b(?:echo|printf|print|[Ww]rite-[Hh]ost|[Ww]rite-[Oo]utput)\b[^\n|;&]*?(?:\$\{?(?:env:)?" + NAME + rb"\}?|%" + NAME + rb"%)(?:[^A-Za-z0-9_:+?%-][^\n]*|$|\n)"
+    rb"\b(?:echo|printf|print|[Ww]rite-[Hh]ost|[Ww]rite-[Oo]utput)\b[^\n|;&(`]*?(?:\$\{?(?:env:)?" + NAME + rb"\}?|%" + NAME + rb"%)(?:[^A-Za-z0-9_:+?%-][^\n]*|$|\n)"
 )
 PRINTS_LOOKUP: Final = Rx(
     rb"\b(?:print|console\.log|puts|println!?|logger?\.\w+)\s*\(?\s*(?:f?[\"'][^\"'\n]*[{])?\s*(?:os\.environ(?:\.get\()?\[?[\"'(]*|os\.getenv\([\"']|process\.env\.|process\.env\[[\"']|ENV\[[\"'])"
     + NAME
     + rb"[\"')\]}]*\s*[,)\n]"
 )
+EXCLUDED: Final = Rx(rb"[\s,](?:not|never|without|instead of|but no)[\s]")
+"""Between verb and store: the store is what is left out."""
+LOADING: Final = (b"export $(", b"source <(", b"eval $(")
+"""Right before the command: its output becomes variables and is not shown."""
 WORD_END: Final = Rx(rb"[\s\"'`),;|]")
 MAX_PATH: Final = 80
 HARMLESS_ECHO: Final = Rx(
@@ -92,15 +98,24 @@ HARMLESS_ECHO: Final = Rx(
 
 def find_sending(text: Text) -> Iterator[Hit]:
     """Find instructions and commands that send a credential store somewhere."""
-    flow = text.flowing
-    if LOCAL.search(flow.data) is not None:
+    if LOCAL.search(text.folded.lower) is not None:
+        flow = text.flowing
         for pair in SENDS.find(flow.data):
             yield from _sentence(flow, pair)
     for view in (text.folded, text.unquoted):
+        if KEPT.search(view.lower) is None and DUMPS.search(view.lower) is None:
+            continue
         yield from _commands(view, SHELL_SENDS, "a command hands a credential store to the network")
 
 
 LOCAL: Final = Rx(LOCAL_SECRETS)
+KEPT: Final = Rx(STORE)
+MENTIONED: Final = Rx(STORE + rb"|" + OWNED_SECRETS)
+DUMPS: Final = Rx(
+    rb"\b(?:env|printenv|export -p|set)\s*\||\$\((?:env|printenv|export -p)\b|os\.environ\s*[,)}]|process\.env\s*[,)}]"
+    rb"|find-(?:generic|internet)-password|export-secret-key"
+)
+"""One pass each over files that name no store, no secret, and dump no environment."""
 
 
 def _sentence(flow: View, pair: Pair) -> Iterator[Hit]:
@@ -131,16 +146,16 @@ def _commands(view: View, patterns: tuple[Rx, ...], why: str) -> Iterator[Hit]:
 
 def find_reading(text: Text) -> Iterator[Hit]:
     """Find instructions and commands that read or print a credential store."""
-    view, flow = text.folded, text.flowing
+    view = text.folded
     for source in (view, text.unquoted):
-        for pattern in (READS_FILE, SEARCHES_FILE, OPENS_FILE):
+        for pattern in () if KEPT.search(source.lower) is None else (READS_FILE, SEARCHES_FILE, OPENS_FILE):
             yield from _reads(source, pattern)
-    for pair in READS.find(flow.data):
-        data = flow.data
+    mentioned = MENTIONED.search(view.lower) is not None
+    for pair in READS.find(data := text.flowing.data) if mentioned else ():
         if _is_spared(data, pair.verb, pair.object, pair.end):
             continue
         if WRITING.search(data[max(pair.verb, pair.object - 40) : pair.object + 1]) is None:
-            yield span(flow, pair.verb, pair.end, Status.FAIL, "tells the reader to read or print local credentials")
+            yield span(text.flowing, pair.verb, pair.end, Status.FAIL, "tells the reader to read or print local credentials")
     for pattern in ENVIRONMENT:
         for match in pattern.finditer(view.lower):
             if not negated(view.lower, match.start()):
@@ -160,7 +175,12 @@ def _reads(view: View, pattern: Rx) -> Iterator[Hit]:
 
 def _is_spared(data: bytes, verb: int, store: int, end: int) -> bool:
     """Say whether the words around a store say that no secret is read."""
-    return negated(data, verb, 60) or names_public_file(data, store, end)
+    return (
+        negated(data, verb, 60)
+        or names_public_file(data, store, end)
+        or EXCLUDED.search(data, verb, store) is not None
+        or data.endswith(LOADING, 0, verb)
+    )
 
 
 def names_public_file(data: bytes, store: int, end: int) -> bool:

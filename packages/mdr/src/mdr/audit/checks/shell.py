@@ -35,7 +35,7 @@ OPEN: Final = rb"(?:<\(|\$\(|`|<<<[ \t]*[\"']?\$\()"
 DECODE: Final = rb"(?:base64" + WS + rb"(?:-[a-z]*d[a-z]*|--decode)|openssl" + WS + rb"(?:enc" + WS + rb")?(?:-)?base64" + WS + rb"[^\n|]*-d|xxd" + WS + rb"-r|base32" + WS + rb"-d|b64decode)"
 
 DOWNLOADS: Final = (
-    Rx(rb"\b" + FETCH + WS + rb"[^\s|][^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(" + SHELLS + rb")" + END),
+    Rx(rb"\b" + FETCH + rb"\b[^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(" + SHELLS + rb")" + END),
     Rx(rb"(?:\b(?:" + SHELLS + rb"|source|eval)|(?:^|[\s;&|])\.)" + WS + rb"(?:-\S+" + WS + rb")*[\"']?()" + OPEN + rb"\s*(?:sudo\s+)?" + FETCH + rb"\b[^\n]*"),
     Rx(rb"\b(?:iex|invoke-expression)\b[^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring|downloaddata)\b()[^\n]*"),
     Rx(rb"\bscriptblock\]::create\([^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring)\b()[^\n]*"),
@@ -56,6 +56,13 @@ DATA_PROGRAM: Final = Rx(
 """The interpreter runs a given program and the download is only its input."""
 RUNS_INPUT: Final = Rx(rb"\b(?:exec|eval)\s*\(|-m\s+code\b")
 
+DECODES: Final = Rx(rb"base64|b64decode|base32|\bxxd\b|\s-e(?:c|nc|ncodedcommand)?\s+[a-z0-9+/=]{40}")
+FETCHES: Final = Rx(rb"curl|wget|\biwr\b|\birm\b|invoke-|downloadstring|downloaddata|urlopen|urllib\.request|requests\.get|httpx\.get|aria2c|lynx|httpie")
+"""Words without which nothing is decoded or fetched: most files stop here."""
+
+TABLE_CELL: Final = Rx(rb"[ \t>]*\|")
+BARE_CELL: Final = Rx(rb"[a-z-]+[`\s]*\|")
+
 INSTALLERS: Final = (
     ("sh.rustup.rs", ""), ("astral.sh", ""), ("bun.sh", ""), ("deno.land", ""),
     ("get.docker.com", ""), ("get.helm.sh", ""), ("install.python-poetry.org", ""),
@@ -74,13 +81,13 @@ def find_downloads(text: Text) -> Iterator[Hit]:
     """Find downloads and decoded payloads that are run unseen."""
     for view in (text.folded, text.unquoted):
         data = view.lower
-        if b"64" in data or b"xxd" in data or b"-e" in data or b"base32" in data:
+        if DECODES.search(data) is not None:
             for pattern in DECODED:
                 for match in pattern.finditer(data):
                     softened = negated(data, match.start())
                     why = "decodes a payload and runs it"
                     yield hit(view, match, Status.WARN if softened else Status.CRIT, why)
-        if any(word in data for word in (b"curl", b"wget", b"iwr", b"irm", b"invoke-", b"download", b"url", b"requests", b"httpx", b"aria2c", b"lynx", b"httpie")):
+        if FETCHES.search(data) is not None:
             for pattern in DOWNLOADS:
                 yield from _download(view, pattern)
 
@@ -88,7 +95,7 @@ def find_downloads(text: Text) -> Iterator[Hit]:
 def _download(view: View, pattern: Rx) -> Iterator[Hit]:
     data = view.lower
     for match in pattern.finditer(data):
-        if _is_data_for_a_program(data, match):
+        if _is_data_for_a_program(data, match) or _is_table_row(data, match.start()):
             continue
         status, why = _weigh(data, match)
         yield hit(view, match, status, why)
@@ -100,6 +107,12 @@ def _is_data_for_a_program(data: bytes, match: Match) -> bool:
     line = data.find(b"\n", match.end(1))
     tail = data[match.start(1) : len(data) if line < 0 else line]
     return DATA_PROGRAM.search(tail) is not None and RUNS_INPUT.search(tail) is None
+
+
+def _is_table_row(data: bytes, start: int) -> bool:
+    """Say whether the program is alone in a cell of a table (``| curl | bash |``)."""
+    line = data.rfind(b"\n", 0, start) + 1
+    return TABLE_CELL.match(data, line) is not None and BARE_CELL.match(data, start) is not None
 
 
 def _weigh(data: bytes, match: Match) -> tuple[Status, str]:
@@ -157,11 +170,16 @@ DELETES: Final = (
 """Recursive deletion of root, home, a parent or a system folder, by shell or program."""
 
 
+REMOVES: Final = Rx(
+    rb"\b(?:rm(?:[ \t$]+[-\"'/~.$*a-z]|sync)|find[ \t$]+[-\"'/~.$a-z%]|remove-item|ri[ \t]|rd[ \t]|rmdir|del[ \t]|erase[ \t]|rmtree|rimraf|fs\.rm)"
+)
+
+
 def find_deletions(text: Text) -> Iterator[Hit]:
     """Find recursive deletions of root, home or a parent; negated ones only warn."""
     for view in (text.folded, text.unquoted):
         data = view.lower
-        for pattern in DELETES:
+        for pattern in DELETES if REMOVES.search(data) is not None else ():
             for match in pattern.finditer(data):
                 softened = negated(data, match.start())
                 why = "deletes root, home or a parent folder" + (
