@@ -13,6 +13,7 @@ from dataclasses import replace
 from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.timeline.layers import FULL, LayerBook
+from recompute.timeline.moments import Moment, moments_of
 from recompute.timeline.schedule import InFlight, Schedule, schedule
 from recompute.timeline.stages import Chunk, Stage, stages_of
 from recompute.timeline.static import (
@@ -110,6 +111,32 @@ class Predictor:
                     for label in {region.label for region in regions} - {FULL}:
                         counts[label] = counts.get(label, 0) + 1
         return counts
+
+    def moments(self, choice: RecomputeChoice, pp: int) -> tuple[Moment, ...]:
+        """Return one step of a pipeline rank as a row of moments, for pictures.
+
+        The micro-batch shown is the one that runs while most others are in flight.
+        """
+        stage, state, plan = self.stages[pp], self._states[pp], self._schedules[pp]
+        units = [self._detail().units(chunk, stage, choice) for chunk in stage.chunks]
+        peaks = [chunk_peak(row) for row in units]
+        held = [p.saved + self._held_output(c) for p, c in zip(peaks, stage.chunks, strict=True)]
+        own = [max(p.backward, p.forward, p.loss) for p in peaks]
+        at = max(plan.backward, key=lambda s: _height(s, held, own))
+        others = _height(at, held, [0] * len(held))
+        static = state.static
+        always = (
+            ("parameters", static.parameters),
+            ("gradients", static.gradients),
+            ("optimizer states", static.optimizer),
+            ("workspaces and batch", static.other),
+        )
+        if self.microbatches > 1:
+            always = (*always, ("gradients without DDP", state.gradients_in_backward))
+        step = (("FP32 gradient copy", state.step_transient),)
+        if self.microbatches == 1:
+            step = (*step, ("weight gradients", state.gradients_in_backward))
+        return moments_of(always, (others, others), units[at.chunk], step)
 
     # --- shared parts
 

@@ -1,0 +1,93 @@
+"""A plan as a page: the answer, and every choice as peak against step time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recompute.report.page import new_figure, page, preformatted, svg
+from recompute.report.plan_text import plan_text
+from recompute.search.reserved import allocator_of
+from recompute.units import GIB, format_gib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from recompute.search.types import Outcome, Plan
+
+NAMES_SHOWN = 14
+"""Choices named in the picture at most."""
+
+
+def plan_page(plan: Plan) -> str:
+    """Return the page of a plan."""
+    return page(
+        f"Recompute plan for {plan.job.identity.path}",
+        (
+            ("Answer", preformatted(plan_text(plan))),
+            ("Peak against step time", pareto_svg(plan)),
+        ),
+    )
+
+
+def pareto_svg(plan: Plan) -> str:
+    """Draw every choice: dominated ones grey, the budget as a line, the chosen one ringed."""
+    figure = new_figure(9.5, 5.2)
+    axes = figure.add_subplot()
+    grey = [o for o in plan.alternatives if o.dominated]
+    front = sorted(
+        (o for o in plan.alternatives if not o.dominated), key=lambda o: o.step_time_overhead
+    )
+    _dots(axes, grey, color="#b9b9b4", label="another choice needs no more of either")
+    _dots(axes, [o for o in front if not o.fits], color="#c8553d", label="does not fit")
+    _dots(axes, [o for o in front if o.fits], color="#2a6f97", label="fits")
+    axes.plot(
+        [o.step_time_overhead * 100 for o in front],
+        [o.peak_bytes / GIB for o in front],
+        color="#2a6f97",
+        alpha=0.35,
+        linewidth=1,
+        zorder=1,
+    )
+    _names(axes, plan, front)
+    allowed = plan.budget.allowed_peak(allocator_of(plan.job.environment))
+    axes.axhline(allowed / GIB, color="#c8553d", linewidth=1, linestyle="--")
+    axes.annotate(
+        f"highest peak that fits {plan.budget.name}: {format_gib(allowed)}",
+        (1, allowed / GIB),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        color="#c8553d",
+        fontsize=8,
+    )
+    axes.set_xlabel("step time over no recompute, %")
+    axes.set_ylabel("highest allocated peak, GiB")
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    axes.spines[["top", "right"]].set_visible(False)
+    return svg(figure)
+
+
+def _dots(axes: Axes, outcomes: list[Outcome], *, color: str, label: str) -> None:
+    if outcomes:
+        axes.scatter(
+            [o.step_time_overhead * 100 for o in outcomes],
+            [o.peak_bytes / GIB for o in outcomes],
+            s=22,
+            color=color,
+            label=label,
+            zorder=2,
+        )
+
+
+def _names(axes: Axes, plan: Plan, front: list[Outcome]) -> None:
+    """Name the chosen choice, single labels and some of the front."""
+    stride = max(1, -(-len(front) // NAMES_SHOWN))
+    named = {o.choice.label(): o for o in front[::stride]}
+    for outcome in plan.alternatives:
+        if len(outcome.choice.recompute_modules) == 1 or outcome == plan.chosen:
+            named[outcome.choice.label()] = outcome
+    for name, outcome in named.items():
+        spot = (outcome.step_time_overhead * 100, outcome.peak_bytes / GIB)
+        axes.annotate(name, spot, xytext=(4, 4), textcoords="offset points", fontsize=7)
+        if outcome == plan.chosen:
+            axes.scatter(*spot, s=110, facecolors="none", edgecolors="#1b1b1b", zorder=3)
