@@ -45,6 +45,10 @@ class TapeProfile:
     """Highest point of the backward, gradient of the output included."""
     weight_grads: int
     """Gradients that this tape leaves behind (zero when they were allocated beforehand)."""
+    left_behind: int = 0
+    """Bytes that stay after the backward until this layer's next forward replaces them: tensors that
+    modules hold and, where such a tensor belongs to a replayed graph, the replay's inputs and their
+    gradients with it."""
     replayed: tuple[str, ...] = ()
     """Names of the operations that ran a second time, in order."""
     alive_saved: Owners = field(default=(), repr=False)
@@ -159,6 +163,8 @@ class TapeRun:
         self.outermost = True
         """Not inside a replay: the tape's outputs are handed to the next layer."""
         self.weight_grads = 0
+        self.left_behind = 0
+        self.held_by_module: set[str] = set()
 
     # --- forward
 
@@ -197,6 +203,7 @@ class TapeRun:
             if not readers:
                 unread.append(tensor.key)
             arena.allocate(tensor.key, tensor.size, op.name, max(readers, 1))
+        self._hold(op)
         if save:
             self._save(position, op)
         else:
@@ -206,6 +213,14 @@ class TapeRun:
             arena.release(self.tensors[name].key)
         for storage in unread:
             arena.release(storage)
+
+    def _hold(self, op: Op) -> None:
+        """Let the module hold what it holds; a replay's tensors take the place of the first ones."""
+        for name in op.retains:
+            if name not in self.held_by_module:
+                self.held_by_module.add(name)
+                self.arena.retain(self.tensors[name].key)
+                self.left_behind += self.arena.sizes[self.tensors[name].key]
 
     def _save(self, position: int, op: Op) -> None:
         saved = [self.tensors[name].key for name in op.saves]
@@ -280,8 +295,26 @@ class TapeRun:
         gathered = self._replay(first, last, saved)
         outputs = [self.tensors[name].key for name in self._region_outputs(first, last)]
         self._backward_span(first, last + 1)
+        self._leave_behind(first, last)
         for storage in (*outputs, *saved, *gathered):
             self.arena.release(storage)
+
+    def _leave_behind(self, first: int, last: int) -> None:
+        """Hold a replay's inputs and their gradients where a module still holds its graph.
+
+        The graph's leaves are the detached inputs (CheckpointFunction.backward), and a leaf holds its
+        gradient.
+        """
+        inside = self.tape.ops[first : last + 1]
+        followed = {name for op in inside for name in op.reads}
+        if not any(followed.intersection(op.retains) for op in inside):
+            return
+        for name in self._region_inputs(first, last):
+            if self._has_grad(name):
+                grad = grad_of(name)
+                for storage in (self.tensors[name].key, self.grad_storage.get(grad, grad)):
+                    self.arena.retain(storage)
+                    self.left_behind += self.arena.sizes[storage]
 
     def _restore_before(self, position: int, low: int, high: int) -> None:
         """Replay every output-discarding region whose hook fires before this operation's backward."""
@@ -437,6 +470,7 @@ def profile(
         forward_peak=forward_peak,
         backward_peak=run.arena.peak,
         weight_grads=run.weight_grads,
+        left_behind=run.left_behind,
         replayed=tuple(run.replayed),
         alive_saved=alive_saved,
     )

@@ -22,6 +22,8 @@ class Shape:
     """Tokens of one sequence on one rank, context parallelism applied."""
     tp: int
     cp: int
+    exchanges_heads: bool
+    """Context parallelism exchanges heads for tokens around attention (``cp_comm_type`` a2a)."""
     sequence_parallel: bool
     hidden: int
     heads: int
@@ -37,6 +39,18 @@ class Shape:
     """Bytes of one activation element."""
     residual: int
     """Bytes of one element of the residual stream."""
+    ep: int = 1
+    """Expert-parallel ranks."""
+    etp: int = 1
+    """Tensor-parallel ranks inside an expert."""
+    local_experts: int = 0
+    """Routed experts on this rank."""
+    expert_ffn: int = 0
+    """Feed-forward width of one routed expert on this rank."""
+    shared_ffn: int = 0
+    """Feed-forward width of the shared experts on this rank."""
+    expert_load: float = 1.0
+    """Routed tokens that arrive at this rank over their mean: 1 balanced, more on a hot rank."""
 
     @property
     def stream_tokens(self) -> int:
@@ -76,11 +90,17 @@ def head_dim(model: ModelConfig) -> int:
     return model.kv_channels or model.hidden_size // model.num_attention_heads
 
 
-def shape_of(job: JobConfig) -> Shape:
+def _exchanges_heads(model: ModelConfig) -> bool:
+    kinds = model.cp_comm_type if isinstance(model.cp_comm_type, tuple) else (model.cp_comm_type,)
+    return any(kind in ("a2a", "a2a+p2p") for kind in kinds)
+
+
+def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
     """Work out the sizes of one rank.
 
     Args:
         job: A complete job: batch size and sequence length are there, sizes divide.
+        expert_load: Routed tokens that arrive at this rank over their mean.
 
     Returns:
         Sizes of one tensor-parallel rank; all ranks of a stage have the same.
@@ -96,6 +116,7 @@ def shape_of(job: JobConfig) -> Shape:
         seq=seq,
         tp=tp,
         cp=cp,
+        exchanges_heads=cp > 1 and _exchanges_heads(model),
         sequence_parallel=model.sequence_parallel,
         hidden=model.hidden_size,
         heads=model.num_attention_heads // tp,
@@ -105,4 +126,18 @@ def shape_of(job: JobConfig) -> Shape:
         vocab=padded_vocab(model) // tp,
         act=act,
         residual=4 if model.fp32_residual_connection else act,
+        ep=model.expert_model_parallel_size,
+        etp=expert_tensor_parallel(model),
+        local_experts=(model.num_moe_experts or 0) // model.expert_model_parallel_size,
+        expert_ffn=(model.moe_ffn_hidden_size or model.ffn_hidden_size or 4 * model.hidden_size)
+        // expert_tensor_parallel(model),
+        shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
+        expert_load=expert_load,
     )
+
+
+def expert_tensor_parallel(model: ModelConfig) -> int:
+    """Return the tensor-parallel size inside an expert: that of the model unless it is given."""
+    if model.expert_tensor_parallel_size is None:
+        return model.tensor_model_parallel_size
+    return model.expert_tensor_parallel_size

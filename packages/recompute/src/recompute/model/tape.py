@@ -145,13 +145,3 @@ class Tape:
     def expert_weight_bytes(self) -> int:
         """Bytes of the routed experts' parameters, in parameter dtype."""
         return sum(op.weight_bytes for op in self.ops if op.expert)
-
-    @property
-    def retained_bytes(self) -> int:
-        """Bytes that module objects hold from one forward to the next."""
-        return sum(
-            -(-tensor.size // ROUND) * ROUND
-            for op in self.ops
-            for tensor in op.writes
-            if tensor.name in op.retains
-        )

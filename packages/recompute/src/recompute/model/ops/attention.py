@@ -5,6 +5,8 @@ T tokens before sequence parallelism, S after it, H hidden, Q query width, K key
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from recompute.config.schema import ModelConfig
 from recompute.model.ops.linear import normed_column_linear, row_linear
 from recompute.model.shape import Shape
@@ -44,7 +46,7 @@ def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -
     )
     return (
         *projected,
-        *_split(model, shape),
+        *_split(shape),
         *_position(model, shape),
         *_core(model, shape),
         output,
@@ -68,7 +70,7 @@ def is_unfused(model: ModelConfig) -> bool:
     return model.attention_backend in ("unfused", "local")
 
 
-def _split(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+def _split(shape: Shape) -> tuple[Op, ...]:
     """Views of the mixed projection; a grouped query is copied out of it (reshape of a slice)."""
     unit = shape.tokens * shape.head_dim * shape.act
     query, key = unit * shape.heads, unit * shape.groups
@@ -91,29 +93,24 @@ def _split(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
 def _position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     """Query and key norm, then rotary embedding; each writes a new tensor."""
     ops: list[Op] = []
-    names = {"query": ("query", shape.heads), "key": ("key", shape.groups)}
-    for side, (name, heads) in list(names.items()):
+    for side, heads in (("query", shape.heads), ("key", shape.groups)):
         size = shape.tokens * heads * shape.head_dim * shape.act
         if model.qk_layernorm:
-            ops.append(_head_norm(model, shape, side, name, heads, size))
-            names[side] = name = f"{side}_normed", heads
-            name = name[0]
+            ops.append(_head_norm(model, shape, side, heads, size))
         if model.position_embedding_type in ("rope", "yarn", "mrope"):
-            ops.append(_rope(model, shape, side, name, size))
+            ops.append(_rope(model, shape, side, _normed(model, side), size))
     return tuple(ops)
 
 
-def _head_norm(
-    model: ModelConfig, shape: Shape, side: str, source: str, heads: int, size: int
-) -> Op:
+def _head_norm(model: ModelConfig, shape: Shape, side: str, heads: int, size: int) -> Op:
     """Norm over each head's channels: keeps its input and one statistic a head and token."""
     statistics = shape.tokens * heads * 4 * (1 if model.normalization == "RMSNorm" else 2)
     return Op(
         name=f"self_attention.{side[0]}_layernorm",
         kind=OpClass.NORM,
-        reads=(source,),
+        reads=(side,),
         writes=(Tensor(name=f"{side}_normed", size=size),),
-        saves=(source,),
+        saves=(side,),
         keeps=(Tensor(name=f"{side}_norm.statistics", size=statistics),),
         weight_bytes=shape.head_dim * shape.act,
         traffic=2 * size,
@@ -160,11 +157,10 @@ def _normed(model: ModelConfig, side: str) -> str:
 
 
 def _fused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...]:
-    """Flash or cuDNN attention: keeps query, key, value, output and one FP32 statistic a head and token.
+    """Views of the mixed projection are made contiguous first unless all three lie interleaved in it.
 
-    Views of the mixed projection are made contiguous first unless all three lie interleaved in it
-    (TransformerEngine v2.20 transformer_engine/pytorch/attention/dot_product_attention/utils.py
-    get_qkv_layout), so a kept value does not hold the projection.
+    So a kept value does not hold the projection (TransformerEngine v2.20
+    transformer_engine/pytorch/attention/dot_product_attention/utils.py get_qkv_layout).
     """
     unit = shape.tokens * shape.head_dim * shape.act
     size_q, size_k = unit * shape.heads, unit * shape.groups
@@ -181,23 +177,54 @@ def _fused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple
         passes_grad=True,
         traffic=0 if interleaved else 2 * size_k,
     )
-    statistics = shape.tokens * shape.heads * 4
-    attention = Op(
+    widths = HeadWidths(
+        query=shape.head_dim, value=shape.head_dim, key_heads=shape.groups, window=model.window_size
+    )
+    return contiguous, fused_attention(shape, widths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadWidths:
+    """Channels of one attention head."""
+
+    query: int
+    """Channels of a query or key."""
+    value: int
+    key_heads: int
+    window: tuple[int, int] | None = None
+
+
+def fused_attention(shape: Shape, widths: HeadWidths) -> Op:
+    """Flash or cuDNN attention over ``attn_q``, ``attn_k`` and ``attn_v``.
+
+    Keeps them, its output and one FP32 statistic a head and token (TransformerEngine v2.20
+    transformer_engine/pytorch/attention/dot_product_attention/backends.py FusedAttnFunc). When
+    heads are exchanged for tokens, what is kept is the output before the exchange back, a tensor of
+    its own (context_parallel.py AttnFuncWithCPAndQKVOA2A.forward).
+    """
+    unit, statistics = shape.tokens * shape.act, shape.tokens * shape.heads * 4
+    size_q, size_out = unit * shape.heads * widths.query, unit * shape.heads * widths.value
+    size_kv = unit * widths.key_heads * (widths.query + widths.value)
+    kept_output = () if shape.exchanges_heads else ("core_attn_out",)
+    exchanged = (
+        (Tensor(name="attention.before_exchange", size=size_out),) if shape.exchanges_heads else ()
+    )
+    return Op(
         name="self_attention.core_attention",
         kind=OpClass.ATTENTION,
         reads=("attn_q", "attn_k", "attn_v"),
-        writes=(Tensor(name="core_attn_out", size=size_q),),
-        saves=("attn_q", "attn_k", "attn_v", "core_attn_out"),
+        writes=(Tensor(name="core_attn_out", size=size_out),),
+        saves=("attn_q", "attn_k", "attn_v", *kept_output),
         keeps=(
             Tensor(name="attention.statistics", size=statistics),
             Tensor(name="attention.rng", size=RNG_STATE),
+            *exchanged,
         ),
         backward_workspace=2 * statistics,
-        flops=attention_flops(model, shape),
-        traffic=2 * size_q + 2 * size_k,
-        comm=_context_comm(shape, size_k),
+        flops=attention_flops(shape, widths),
+        traffic=size_q + size_out + size_kv,
+        comm=_context_comm(shape, size_kv),
     )
-    return contiguous, attention
 
 
 def _storage(name: str, interleaved: bool) -> str:
@@ -206,24 +233,43 @@ def _storage(name: str, interleaved: bool) -> str:
     return "" if name == "key" else name
 
 
-def attention_flops(model: ModelConfig, shape: Shape) -> int:
+def attention_flops(shape: Shape, widths: HeadWidths) -> int:
     """Two GEMMs over half of the causal square, or over the window."""
     context = shape.seq * shape.cp
-    if model.window_size is not None and 0 <= model.window_size[0] < context:
-        span = model.window_size[0] + 1
+    if widths.window is not None and 0 <= widths.window[0] < context:
+        span = widths.window[0] + 1
     else:
         span = context // 2
-    return 4 * shape.tokens * span * shape.heads * shape.head_dim
+    return 2 * shape.tokens * span * shape.heads * (widths.query + widths.value)
 
 
 def _context_comm(shape: Shape, kv_bytes: int) -> tuple[tuple[Link, int], ...]:
     """Keys and values travel once round the context group."""
     if shape.cp == 1:
         return ()
-    return ((Link.CONTEXT, 2 * kv_bytes * (shape.cp - 1)),)
+    return ((Link.CONTEXT, kv_bytes * (shape.cp - 1)),)
 
 
 def _unfused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...]:
+    """Keys and values of grouped heads are repeated to all heads, then attention unfused."""
+    size = shape.tokens * shape.head_dim * shape.act * shape.heads
+    inputs = Op(
+        name="self_attention.core_attention.inputs",
+        kind=OpClass.ELEMENTWISE,
+        reads=(query, key, "value"),
+        writes=(
+            Tensor(name="attn_q", size=size, storage=_base(query)),
+            Tensor(name="attn_k", size=size, storage=_expanded(shape, key)),
+            Tensor(name="attn_v", size=size, storage=_expanded(shape, "value")),
+        ),
+        passes_grad=shape.heads == shape.groups,
+        traffic=0 if shape.heads == shape.groups else 2 * size,
+    )
+    widths = HeadWidths(query=shape.head_dim, value=shape.head_dim, key_heads=shape.heads)
+    return inputs, *unfused_attention(model, shape, widths)
+
+
+def unfused_attention(model: ModelConfig, shape: Shape, widths: HeadWidths) -> tuple[Op, ...]:
     """Scores, softmax, dropout and weighted sum, each a tensor of [batch * heads, seq, seq].
 
     Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/dot_product_attention.py
@@ -231,42 +277,16 @@ def _unfused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tup
     product its left factor.
     """
     elements = shape.batch * shape.heads * shape.seq * shape.seq * shape.cp
-    scores = elements * shape.act
-    unit = shape.tokens * shape.head_dim * shape.act
-    size_q, size_k = unit * shape.heads, unit * shape.heads
-    fp32 = model.attention_softmax_in_fp32 and not model.masked_softmax_fusion and shape.act < 4
+    scores, unit = elements * shape.act, shape.tokens * shape.act * shape.heads
     dropout = model.attention_dropout > 0
-    inputs = Op(
-        name="self_attention.core_attention.inputs",
-        kind=OpClass.ELEMENTWISE,
-        reads=(query, key, "value"),
-        writes=(
-            Tensor(name="attn_q", size=size_q, storage=_base(query)),
-            Tensor(name="attn_k", size=size_k, storage=_expanded(shape, key)),
-            Tensor(name="attn_v", size=size_k, storage=_expanded(shape, "value")),
-        ),
-        passes_grad=shape.heads == shape.groups,
-        traffic=0 if shape.heads == shape.groups else 2 * size_k,
-    )
     product = Op(
         name="self_attention.core_attention.scores",
         kind=OpClass.ATTENTION,
         reads=("attn_q", "attn_k"),
         writes=(Tensor(name="scores", size=scores),),
         saves=("attn_q", "attn_k"),
-        flops=2 * elements * shape.head_dim,
-        traffic=scores + size_q + size_k,
-    )
-    softmax = Op(
-        name="self_attention.core_attention.softmax",
-        kind=OpClass.ELEMENTWISE,
-        reads=("scores",),
-        writes=(Tensor(name="probs", size=scores),),
-        saves=() if fp32 else ("probs",),
-        keeps=(Tensor(name="softmax.fp32", size=elements * 4),) if fp32 else (),
-        forward_workspace=elements * 4 if fp32 else 0,
-        backward_workspace=elements * 4 * 2 if fp32 else 0,
-        traffic=scores * (6 if fp32 else 2),
+        flops=2 * elements * widths.query,
+        traffic=scores + 2 * unit * widths.query,
     )
     drop = Op(
         name="self_attention.core_attention.dropout",
@@ -281,13 +301,30 @@ def _unfused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tup
         name="self_attention.core_attention",
         kind=OpClass.ATTENTION,
         reads=(left, "attn_v"),
-        writes=(Tensor(name="core_attn_out", size=size_q),),
+        writes=(Tensor(name="core_attn_out", size=unit * widths.value),),
         saves=(left, "attn_v"),
-        flops=2 * elements * shape.head_dim,
-        traffic=scores + size_q + size_k,
-        comm=_context_comm(shape, size_k),
+        flops=2 * elements * widths.value,
+        traffic=scores + 2 * unit * widths.value,
+        comm=_context_comm(shape, unit * (widths.query + widths.value)),
     )
-    return (inputs, product, softmax, *((drop,) if dropout else ()), context)
+    return (product, _softmax(model, shape, elements), *((drop,) if dropout else ()), context)
+
+
+def _softmax(model: ModelConfig, shape: Shape, elements: int) -> Op:
+    """Softmax of the scores, in FP32 and cast back when Megatron's kernel does not fuse it."""
+    scores = elements * shape.act
+    fp32 = model.attention_softmax_in_fp32 and not model.masked_softmax_fusion and shape.act < 4
+    return Op(
+        name="self_attention.core_attention.softmax",
+        kind=OpClass.ELEMENTWISE,
+        reads=("scores",),
+        writes=(Tensor(name="probs", size=scores),),
+        saves=() if fp32 else ("probs",),
+        keeps=(Tensor(name="softmax.fp32", size=elements * 4),) if fp32 else (),
+        forward_workspace=elements * 4 if fp32 else 0,
+        backward_workspace=elements * 4 * 2 if fp32 else 0,
+        traffic=scores * (6 if fp32 else 2),
+    )
 
 
 def _base(name: str) -> str:

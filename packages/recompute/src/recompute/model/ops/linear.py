@@ -24,13 +24,30 @@ def norm_weight(model: ModelConfig, width: int, dtype: int) -> int:
     return width * dtype * (1 if model.normalization == "RMSNorm" else 2)
 
 
-def norm(name: str, source: str, target: str, *, model: ModelConfig, shape: Shape) -> Op:
-    """A norm of its own over the residual stream: keeps its input [S, H] and statistics [S].
+def norm(
+    name: str,
+    source: str,
+    target: str,
+    *,
+    model: ModelConfig,
+    shape: Shape,
+    width: int | None = None,
+) -> Op:
+    """A norm of its own over [S, width]: keeps its input and statistics [S].
+
+    Args:
+        name: Operation name.
+        source: Tensor that it reads.
+        target: Tensor that it writes.
+        model: The job's model.
+        shape: Sizes on one rank.
+        width: Normalised width; the hidden size unless given.
 
     Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/fusions/fused_layer_norm.py,
     TransformerEngine v2.20 transformer_engine/pytorch/ops/basic/rmsnorm.py.
     """
-    tokens, size = shape.stream_tokens, shape.stream_tokens * shape.hidden * shape.act
+    tokens, width = shape.stream_tokens, width or shape.hidden
+    size = tokens * width * shape.act
     return Op(
         name=name,
         kind=OpClass.NORM,
@@ -38,23 +55,34 @@ def norm(name: str, source: str, target: str, *, model: ModelConfig, shape: Shap
         writes=(Tensor(name=target, size=size),),
         saves=(source,),
         keeps=(Tensor(name=f"{name}.statistics", size=norm_statistics(model, tokens)),),
-        weight_bytes=norm_weight(model, shape.hidden, shape.act),
+        weight_bytes=norm_weight(model, width, shape.act),
         traffic=2 * size,
-        flops=8 * tokens * shape.hidden,
+        flops=8 * tokens * width,
     )
 
 
 def column_linear(
-    name: str, source: str, target: str, *, model: ModelConfig, shape: Shape, width: int, bias: bool
+    name: str,
+    source: str,
+    target: str,
+    *,
+    model: ModelConfig,
+    shape: Shape,
+    width: int,
+    bias: bool,
+    inputs: int | None = None,
 ) -> Op:
-    """A column-parallel linear: reads [S, H], writes [T, N], keeps its input as it lies.
+    """A column-parallel linear: reads [S, inputs], writes [T, N], keeps its input as it lies.
+
+    ``inputs`` is the hidden size unless given.
 
     Under sequence parallelism the input is gathered over the tensor group for the GEMM and gathered
     again in backward; what is kept is the shard (NVIDIA/Megatron-LM core_v0.19.0
     megatron/core/tensor_parallel/layers.py LinearWithGradAccumulationAndAsyncCommunication).
     """
-    gathered = shape.tokens * shape.hidden * shape.act
-    shard = shape.stream_tokens * shape.hidden * shape.act
+    inputs = inputs or shape.hidden
+    gathered = shape.tokens * inputs * shape.act
+    shard = shape.stream_tokens * inputs * shape.act
     parallel = shape.sequence_parallel and shape.tp > 1
     output = shape.tokens * width * shape.act
     return Op(
@@ -63,12 +91,41 @@ def column_linear(
         reads=(source,),
         writes=(Tensor(name=target, size=output),),
         saves=(source,),
-        weight_bytes=shape.hidden * width * shape.act + (width * shape.act if bias else 0),
+        weight_bytes=inputs * width * shape.act + (width * shape.act if bias else 0),
         forward_workspace=gathered if parallel else 0,
         backward_workspace=2 * gathered if parallel else 0,
-        flops=2 * shape.tokens * shape.hidden * width,
+        flops=2 * shape.tokens * inputs * width,
         traffic=gathered + output,
         comm=((Link.TENSOR, gathered - shard),) if parallel else (),
+    )
+
+
+def duplicated_linear(
+    name: str,
+    source: str,
+    target: str,
+    *,
+    shape: Shape,
+    inputs: int,
+    width: int,
+    bias: bool = False,
+) -> Op:
+    """A linear with the whole weight on every tensor-parallel rank: reads [S, inputs], writes [S, N].
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/extensions/transformer_engine.py TELinear
+    with ``parallel_mode="duplicated"``.
+    """
+    tokens = shape.stream_tokens
+    read, written = tokens * inputs * shape.act, tokens * width * shape.act
+    return Op(
+        name=name,
+        kind=OpClass.GEMM,
+        reads=(source,),
+        writes=(Tensor(name=target, size=written),),
+        saves=(source,),
+        weight_bytes=(inputs + bias) * width * shape.act,
+        flops=2 * tokens * inputs * width,
+        traffic=read + written,
     )
 
 

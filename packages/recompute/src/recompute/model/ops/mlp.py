@@ -29,7 +29,13 @@ def dense_mlp(model: ModelConfig, shape: Shape, source: str, target: str) -> tup
     )
     elements = shape.tokens * shape.ffn
     activation = activation_ops(
-        "mlp", "fc1_out", "fc2_in", model=model, elements=elements, act=shape.act
+        "mlp",
+        "fc1_out",
+        "fc2_in",
+        model=model,
+        elements=elements,
+        act=shape.act,
+        adds_bias=model.add_bias_linear,
     )
     second = row_linear(
         "mlp.linear_fc2",
@@ -60,21 +66,39 @@ def mlp_region(model: ModelConfig) -> Region:
 
 
 def activation_ops(
-    module: str, source: str, target: str, *, model: ModelConfig, elements: int, act: int
+    module: str,
+    source: str,
+    target: str,
+    *,
+    model: ModelConfig,
+    elements: int,
+    act: int,
+    adds_bias: bool,
+    copies_linear: bool = True,
 ) -> tuple[Op, ...]:
     """The activation between the two linears over ``elements`` outputs of ``act`` bytes.
+
+    Args:
+        module: Path of the module.
+        source: Output of the first linear.
+        target: Input of the second one.
+        model: The job's model.
+        elements: Elements of ``target``.
+        act: Bytes of one element.
+        adds_bias: An unfused bias is added first.
+        copies_linear: The linear half of a gated activation gets an offset added (a copy).
 
     Fused, it keeps its input alone. Unfused and gated, PyTorch keeps the activation's input (a view
     of the first linear's output), the activated half, and a copy of the linear half, since
     ``x_linear + glu_linear_offset`` makes one (megatron/core/transformer/mlp.py MLP.forward ``glu``).
     """
-    size, bias = elements * act, model.add_bias_linear
+    size = elements * act
     name = f"{module}.activation_func"
     fused = model.bias_activation_fusion or model.use_te_activation_func
     if fused:
         return (_fused(name, source, target, size, gated=model.gated_linear_unit),)
     ops: list[Op] = []
-    if bias:
+    if adds_bias:
         total = size * (2 if model.gated_linear_unit else 1)
         ops.append(
             Op(
@@ -89,7 +113,7 @@ def activation_ops(
         source = f"{source}_biased"
     if not model.gated_linear_unit:
         return (*ops, _plain(name, source, target, size, model.activation_func))
-    return (*ops, *_glu(name, source, target, size))
+    return (*ops, *_glu(name, source, target, size, copies_linear=copies_linear))
 
 
 def _fused(name: str, source: str, target: str, size: int, *, gated: bool) -> Op:
@@ -119,41 +143,42 @@ def _plain(name: str, source: str, target: str, size: int, function: str) -> Op:
     )
 
 
-def _glu(name: str, source: str, target: str, size: int) -> tuple[Op, ...]:
-    half, rest = f"{target}.gate", f"{target}.linear"
-    return (
-        Op(
-            name=f"{name}.chunk",
-            kind=OpClass.ELEMENTWISE,
-            reads=(source,),
-            writes=(
-                Tensor(name=f"{half}_in", size=size, storage=source),
-                Tensor(name=f"{rest}_in", size=size, storage=source),
-            ),
-        ),
-        Op(
-            name=f"{name}.act",
-            kind=OpClass.ELEMENTWISE,
-            reads=(f"{half}_in",),
-            writes=(Tensor(name=half, size=size),),
-            saves=(f"{half}_in",),
-            traffic=2 * size,
-            flops=8 * size,
-        ),
-        Op(
-            name=f"{name}.offset",
-            kind=OpClass.ELEMENTWISE,
-            reads=(f"{rest}_in",),
-            writes=(Tensor(name=rest, size=size),),
-            passes_grad=True,
-            traffic=2 * size,
-        ),
-        Op(
-            name=name,
-            kind=OpClass.ELEMENTWISE,
-            reads=(half, rest),
-            writes=(Tensor(name=target, size=size),),
-            saves=(half, rest),
-            traffic=3 * size,
+def _glu(name: str, source: str, target: str, size: int, *, copies_linear: bool) -> tuple[Op, ...]:
+    """Gate and linear half of a gated activation, as PyTorch runs them."""
+    gate, rest = f"{target}.gate", f"{target}.linear"
+    chunk = Op(
+        name=f"{name}.chunk",
+        kind=OpClass.ELEMENTWISE,
+        reads=(source,),
+        writes=(
+            Tensor(name=f"{gate}_in", size=size, storage=source),
+            Tensor(name=f"{rest}_in", size=size, storage=source),
         ),
     )
+    activated = Op(
+        name=f"{name}.act",
+        kind=OpClass.ELEMENTWISE,
+        reads=(f"{gate}_in",),
+        writes=(Tensor(name=gate, size=size),),
+        saves=(f"{gate}_in",),
+        traffic=2 * size,
+        flops=8 * size,
+    )
+    offset = Op(
+        name=f"{name}.offset",
+        kind=OpClass.ELEMENTWISE,
+        reads=(f"{rest}_in",),
+        writes=(Tensor(name=rest, size=size),),
+        passes_grad=True,
+        traffic=2 * size,
+    )
+    factor = rest if copies_linear else f"{rest}_in"
+    product = Op(
+        name=name,
+        kind=OpClass.ELEMENTWISE,
+        reads=(gate, factor),
+        writes=(Tensor(name=target, size=size),),
+        saves=(gate, factor),
+        traffic=3 * size,
+    )
+    return (chunk, activated, offset, product) if copies_linear else (chunk, activated, product)
