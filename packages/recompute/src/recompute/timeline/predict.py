@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import mul
 
 from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
+from recompute.model.run import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.moments import Moment, moments_of
 from recompute.timeline.schedule import InFlight, Schedule, schedule
@@ -125,7 +127,7 @@ class Predictor:
         at = max(plan.backward, key=lambda s: _height(s, held, own))
         others = _height(at, held, [0] * len(held))
         static = state.static
-        always = (
+        always: Owners = (
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
@@ -133,7 +135,7 @@ class Predictor:
         )
         if self.microbatches > 1:
             always = (*always, ("gradients without DDP", state.gradients_in_backward))
-        step = (("FP32 gradient copy", state.step_transient),)
+        step: Owners = (("FP32 gradient copy", state.step_transient),)
         if self.microbatches == 1:
             step = (*step, ("weight gradients", state.gradients_in_backward))
         return moments_of(always, (others, others), units[at.chunk], step)
@@ -217,7 +219,7 @@ class Predictor:
             backward,
             ddp=self.job.ddp is not None,
         )
-        after = sum(count * size for count, size in zip(plan.deepest, held, strict=True))
+        after = max(sum(map(mul, counts, held)) for counts in plan.deepest)
         result = RankPeak(
             rank=(("pp", stage.pp),),
             global_ranks=self._global_ranks(stage.pp),
@@ -291,7 +293,7 @@ def _of(phase: Phase, peak: ChunkPeak) -> int:
 
 
 def _height(state: InFlight, held: Sequence[int], own: Sequence[int]) -> int:
-    return sum(c * size for c, size in zip(state.others, held, strict=True)) + own[state.chunk]
+    return sum(map(mul, state.others, held)) + own[state.chunk]
 
 
 def _highest(states: Sequence[InFlight], held: Sequence[int], own: Sequence[int]) -> int:

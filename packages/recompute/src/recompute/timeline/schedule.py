@@ -13,14 +13,16 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+Counts = tuple[int, ...]
+"""Micro-batches in flight, indexed by chunk."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
     """Micro-batches of each chunk that hold activations while one chunk runs, that one excluded."""
 
     chunk: int
-    others: tuple[int, ...]
-    """Indexed by chunk."""
+    others: Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +31,25 @@ class Schedule:
 
     forward: tuple[InFlight, ...]
     backward: tuple[InFlight, ...]
-    deepest: tuple[int, ...]
-    """Micro-batches of each chunk in flight when most are, after that forward."""
+    deepest: tuple[Counts, ...]
+    """States with the most micro-batches in flight, each after a forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Consecutive steps that run one chunk forward, or backward, or both in turn."""
+
+    forward: int | None
+    backward: int | None
+    steps: int
 
 
 @functools.lru_cache(maxsize=4096)
 def schedule(*, pp: int, ranks: int, chunks: int, microbatches: int, group: int) -> Schedule:
     """Return the states of one rank.
+
+    Within a stretch the counts change by the same amount at every step, so any sum of bytes over
+    them is highest at one of its ends; only the ends are kept.
 
     Args:
         pp: Pipeline rank.
@@ -44,59 +58,97 @@ def schedule(*, pp: int, ranks: int, chunks: int, microbatches: int, group: int)
         microbatches: Micro-batches of one step.
         group: Micro-batches that run one chunk before the next (microbatch_group_size_per_vp_stage).
     """
-    steps = _interleaved if chunks > 1 else _one_forward_one_backward
     forward: set[InFlight] = set()
     backward: set[InFlight] = set()
-    deepest = [0] * chunks
+    after: set[Counts] = set()
     counts = [0] * chunks
-    for is_forward, chunk in steps(pp, ranks, chunks, microbatches, group):
-        if is_forward:
-            forward.add(InFlight(chunk=chunk, others=tuple(counts)))
-            counts[chunk] += 1
-            if sum(counts) > sum(deepest):
-                deepest = counts.copy()
-        else:
-            counts[chunk] -= 1
-            backward.add(InFlight(chunk=chunk, others=tuple(counts)))
-    return Schedule(forward=_maximal(forward), backward=_maximal(backward), deepest=tuple(deepest))
+    for part in _stretches(pp, ranks, chunks, microbatches, group):
+        for step in {0, part.steps - 1}:
+            before = _moved(counts, part, step, step)
+            if part.forward is not None:
+                forward.add(InFlight(chunk=part.forward, others=before))
+                after.add(_moved(counts, part, step + 1, step))
+            if part.backward is not None:
+                others = _moved(counts, part, step + 1, step + 1)
+                backward.add(InFlight(chunk=part.backward, others=others))
+        counts = list(_moved(counts, part, part.steps, part.steps))
+    most = max(map(sum, after))
+    return Schedule(
+        forward=_maximal(forward),
+        backward=_maximal(backward),
+        deepest=tuple(sorted(state for state in after if sum(state) == most)),
+    )
 
 
-def _one_forward_one_backward(
+def _moved(counts: list[int], part: Stretch, forwards: int, backwards: int) -> Counts:
+    """Return the counts after some forwards and backwards of a stretch."""
+    moved = counts.copy()
+    if part.forward is not None:
+        moved[part.forward] += forwards
+    if part.backward is not None:
+        moved[part.backward] -= backwards
+    return tuple(moved)
+
+
+def _stretches(
     pp: int, ranks: int, chunks: int, microbatches: int, group: int
-) -> Iterator[tuple[bool, int]]:
-    """Yield (is forward, chunk) without interleaving; later periods repeat and are left out."""
-    warmup = min(ranks - pp - 1, microbatches)
-    for _ in range(warmup):
-        yield True, 0
-    if microbatches > warmup:
-        yield True, 0
-        yield False, 0
-    for _ in range(warmup):
-        yield False, 0
-
-
-def _interleaved(
-    pp: int, ranks: int, chunks: int, microbatches: int, group: int
-) -> Iterator[tuple[bool, int]]:
-    """Yield (is forward, chunk) of the interleaved schedule, two steady periods at most."""
+) -> Iterator[Stretch]:
+    """Yield warm-up, steady state (two periods at most, later ones repeat) and cool-down."""
     total = microbatches * chunks
-    warmup = min((ranks - pp - 1) * 2 + (chunks - 1) * group, total)
+    if chunks == 1:
+        group, warmup = microbatches, min(ranks - pp - 1, total)
+    else:
+        warmup = min((ranks - pp - 1) * 2 + (chunks - 1) * group, total)
     steady = min(total - warmup, 2 * group * chunks)
-    for step in range(warmup):
-        yield True, _chunk_at(step, chunks, microbatches, group)
-    for step in range(steady):
-        yield True, _chunk_at(warmup + step, chunks, microbatches, group)
-        yield False, chunks - 1 - _chunk_at(step, chunks, microbatches, group)
+    forwards = _order(0, warmup + steady, chunks, microbatches, group)
+    ahead: list[tuple[int, int]] = []
+    left = warmup
+    for chunk, steps in forwards:
+        if left > 0:
+            taken = min(left, steps)
+            yield Stretch(forward=chunk, backward=None, steps=taken)
+            left, steps = left - taken, steps - taken
+        if steps:
+            ahead.append((chunk, steps))
+    yield from _paired(ahead, _order(0, steady, chunks, microbatches, group), chunks)
     if steady == total - warmup:
-        for step in range(steady, total):
-            yield False, chunks - 1 - _chunk_at(step, chunks, microbatches, group)
+        for chunk, steps in _order(steady, total, chunks, microbatches, group):
+            yield Stretch(forward=None, backward=chunks - 1 - chunk, steps=steps)
 
 
-def _chunk_at(step: int, chunks: int, microbatches: int, group: int) -> int:
-    """Return the chunk of a virtual micro-batch: groups of micro-batches, chunk by chunk."""
-    full = group * chunks
-    in_group = min(group, microbatches - step // full * group)
-    return step % full // in_group
+def _paired(
+    ahead: list[tuple[int, int]], behind: Iterator[tuple[int, int]], chunks: int
+) -> Iterator[Stretch]:
+    """Yield one forward, one backward: stretches in which neither chunk changes."""
+    queue = iter(ahead)
+    chunk, steps = next(queue, (0, 0))
+    for back, length in behind:
+        left = length
+        while left:
+            if not steps:
+                chunk, steps = next(queue)
+            taken = min(left, steps)
+            yield Stretch(forward=chunk, backward=chunks - 1 - back, steps=taken)
+            left, steps = left - taken, steps - taken
+
+
+def _order(
+    first: int, last: int, chunks: int, microbatches: int, group: int
+) -> Iterator[tuple[int, int]]:
+    """Yield (chunk, steps) of the virtual micro-batches from ``first`` up to ``last``.
+
+    Groups of micro-batches run chunk by chunk; the last group may be smaller.
+    """
+    position = 0
+    for start in range(0, microbatches, group):
+        size = min(group, microbatches - start)
+        for chunk in range(chunks):
+            low, high = max(position, first), min(position + size, last)
+            if low < high:
+                yield chunk, high - low
+            position += size
+            if position >= last:
+                return
 
 
 def _maximal(states: set[InFlight]) -> tuple[InFlight, ...]:
