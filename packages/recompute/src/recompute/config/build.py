@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from recompute.config.coerce import coerce
@@ -52,6 +53,9 @@ def build(draft: Draft, identity: JobIdentity) -> JobConfig:
     if "model" not in values:
         raise _missing("model")
     _collect_other(draft, unmodelled)
+    framework = values.get("framework")
+    if framework is not None and framework.entry_point is not None:
+        identity = replace(identity, entry_point=framework.entry_point)
     return JobConfig(
         identity=identity,
         **values,

@@ -56,6 +56,7 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "quick_gelu": "quick_gelu",
 }
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "entry_point": ("bridge", "megatron-lm"),
     "transformer_impl": ("transformer_engine", "local", "inference_optimized"),
     "attention_backend": ("auto", "flash", "fused", "unfused", "local"),
     "normalization": ("LayerNorm", "RMSNorm"),

@@ -20,6 +20,7 @@ EXTRA: Final[Mapping[str, tuple[str, ...]]] = {
     "model": ("vision", "keep_fp8_weight_transpose_cache"),
     "ddp": ("use_torch_fsdp2",),
     "peft": ("scheme",),
+    "framework": ("entry_point",),
     "arguments": ("*",),
 }
 """Fields of our own schema that no class of Megatron has under that section; ``arguments`` holds what a

@@ -74,6 +74,8 @@ class _Reader:
         self.launcher: list[str] = []
         self.score = 0
         self.words = 0
+        self.bare: list[Token] = []
+        """Arguments that stand alone, without a program before them."""
         self.branches: list[bool | None] = []
         """One entry per open ``if``: whether its current branch runs; ``None`` when it is over."""
 
@@ -194,6 +196,10 @@ class _Reader:
             if word.text == "-c" and " --" in nested.text and depth < MAX_NESTING:
                 self.launcher = [token.text for token in words[:index]] or self.launcher
                 self.run(nested.text, nested.line, depth + 1)
+        if words[0].text.startswith("--"):
+            # A bare argument list may have one flag on each line.
+            self.bare += words
+            words = self.bare
         score = sum(1 for word in words if word.text.partition("=")[0] in self.flags)
         if score <= self.score:
             return

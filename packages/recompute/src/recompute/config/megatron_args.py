@@ -100,7 +100,6 @@ IMPLIED: Final[tuple[tuple[str, FrozenValue, str], ...]] = (
     ("bias_dropout_fusion", True, "model.bias_dropout_fusion"),
     ("attention_softmax_in_fp32", False, "model.attention_softmax_in_fp32"),
     ("check_for_nan_in_loss_and_grad", True, "ddp.check_for_nan_in_grad"),
-    ("optimizer_offload_fraction", 1.0, "optimizer.optimizer_offload_fraction"),
 )
 """Argparse name, its default, our field: where Megatron-LM's default is not the config class's own."""
 
@@ -331,6 +330,9 @@ class _Arguments:
 
     def defaults(self) -> None:
         """Write Megatron-LM's defaults where the config classes have others."""
+        if self.on("optimizer_cpu_offload") and "optimizer_offload_fraction" not in self.given:
+            target = "optimizer.optimizer_offload_fraction"
+            self.implied(target, "default of --optimizer-offload-fraction", ARGUMENTS, value=1.0)
         for name, default, target in IMPLIED:
             if name not in self.given:
                 self.implied(target, f"Megatron-LM's default of {name}", ARGUMENTS, value=default)

@@ -134,6 +134,21 @@ TARGETS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 """Field of the recipe -> the fields of the job that it overwrites."""
 
 
+_QUANTIZED: Final = frozenset(
+    (
+        "fp8_recipe",
+        "first_last_layers_bf16",
+        "fp8_margin",
+        "fp8_amax_history_len",
+        "fp8_wgrad",
+        "fp4_recipe",
+        "num_layers_at_start_in_bf16",
+        "num_layers_at_end_in_bf16",
+    )
+)
+"""Fields without effect in a job that has neither FP8 nor FP4; they are left alone there."""
+
+
 def recipe_fields(name: str) -> dict[str, Any]:
     """Return the fields in which a named recipe differs from the defaults.
 
@@ -173,7 +188,10 @@ def expand_mixed_precision(draft: Draft) -> None:
     if isinstance(dtype, str):
         values["params_dtype"] = DTYPES.get(dtype.removeprefix("torch."), dtype)
     name = draft.whole.get("mixed_precision", "mixed_precision")
+    quantized = any(values[low] or draft.get("model", low) for low in ("fp8", "fp4"))
     for field, targets in TARGETS:
+        if field in _QUANTIZED and not quantized:
+            continue
         for target in targets:
             _overwrite(draft, target, values[field], f"{name} sets {field}")
 

@@ -300,6 +300,8 @@ class FrameworkConfig:
     megatron_bridge: str | None = None
     torch: str | None = None
     transformer_engine: str | None = None
+    entry_point: str | None = None
+    """``bridge`` or ``megatron-lm``; otherwise told by the format of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
