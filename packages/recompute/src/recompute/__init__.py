@@ -1,6 +1,6 @@
 """recompute: activation recompute for Megatron Core and Megatron Bridge, checked, predicted, planned.
 
-``recompute.load(path, *overrides)`` reads a job. Public names are imported on first use, so that
+``recompute.load(path, *overrides)`` reads a job, ``explain(job)`` and ``plan(job, budget)`` answer. Public names are imported on first use, so that
 ``import recompute`` costs nothing.
 """
 
@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from recompute.config.load import load as load
+    from recompute.search.explain import explain as explain
+    from recompute.search.plan import plan as plan
 
 __version__ = "0.1.0"
 
-_PUBLIC: Final = {"load": "recompute.config.load"}
+_PUBLIC: Final = {
+    "explain": "recompute.search.explain",
+    "load": "recompute.config.load",
+    "plan": "recompute.search.plan",
+}
 """Public name -> the module that defines it."""
 
 

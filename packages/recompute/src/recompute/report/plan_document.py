@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recompute.report.document import envelope
 from recompute.search.types import Breach, LeverResult, Outcome, Plan
 
 if TYPE_CHECKING:
-    from recompute.config.schema import Assumption
+    from recompute.config.choice import LayerSpan, RecomputeChoice
+    from recompute.config.schema import Assumption, JobConfig
 
 
 def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
@@ -28,18 +29,18 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "budget_bytes": budget.limit_bytes,
         "compared": budget.compared.value,
         "margin_bytes": budget.margin_bytes,
-        "choice": None if chosen is None else chosen.choice.to_document(),
+        "choice": None if chosen is None else choice_document(chosen.choice, plan.job),
         "predicted": None if chosen is None else _predicted(chosen),
-        "control": _alternative(plan.control),
+        "control": _alternative(plan.control, plan.job),
         "current": plan.current.to_document(),
-        "alternatives": [_alternative(outcome) for outcome in alternatives],
+        "alternatives": [_alternative(outcome, plan.job) for outcome in alternatives],
         "cheaper_first": [_lever(lever) for lever in plan.cheaper_first],
         "why": list(plan.why),
         "overrides": dict(plan_overrides(plan)),
-        "closest": None if plan.closest is None else _alternative(plan.closest),
+        "closest": None if plan.closest is None else _alternative(plan.closest, plan.job),
     }
     if plan.stock is not None:
-        document["stock"] = _alternative(plan.stock)
+        document["stock"] = _alternative(plan.stock, plan.job)
     return document
 
 
@@ -62,6 +63,32 @@ def plan_overrides(plan: Plan) -> Mapping[str, str]:
     return overrides_for(plan.chosen.choice, plan.job)
 
 
+def choice_document(choice: RecomputeChoice, job: JobConfig) -> dict[str, Any]:
+    """Return a choice as the documents hold it; multi-token-prediction layers are ``mtp.N``."""
+    document = choice.to_document()
+    if choice.per_layer is not None:
+        count = job.model.num_layers
+        document["per_layer"] = [
+            {"layers": [_layer_name(first, count), _layer_name(last, count)], "modules": [*modules]}
+            for first, last, modules in _split_at(choice.per_layer, count)
+        ]
+    return document
+
+
+def _split_at(spans: Iterable[LayerSpan], count: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """Cut spans where the decoder ends."""
+    for span in spans:
+        if span.first < count <= span.last:
+            yield span.first, count - 1, span.modules
+            yield count, span.last, span.modules
+        else:
+            yield span.first, span.last, span.modules
+
+
+def _layer_name(number: int, count: int) -> int | str:
+    return number if number < count else f"mtp.{number - count}"
+
+
 def assumption_list(assumptions: tuple[Assumption, ...]) -> list[dict[str, str]]:
     """Return assumptions as the documents hold them, each id once."""
     return [{"id": key, "text": text} for key, text in {a.id: a.text for a in assumptions}.items()]
@@ -75,9 +102,9 @@ def _predicted(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _alternative(outcome: Outcome) -> dict[str, Any]:
+def _alternative(outcome: Outcome, job: JobConfig) -> dict[str, Any]:
     return {
-        "choice": outcome.choice.to_document(),
+        "choice": choice_document(outcome.choice, job),
         "predicted": _predicted(outcome),
         "fits": outcome.fits,
         "breaks": None if outcome.breach is None else _breach(outcome.breach),

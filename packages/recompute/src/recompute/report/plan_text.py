@@ -22,6 +22,9 @@ TITLES = {
 }
 """Target of :func:`plan_overrides` -> how people call it, in the order of printing."""
 
+FITTING_SHOWN, BREAKING_SHOWN = 8, 5
+"""Choices listed on each side of the budget when --top does not say how many."""
+
 
 def plan_text(plan: Plan, *, top: int | None = None) -> str:
     """Return the answer as text.
@@ -134,11 +137,7 @@ def _ranking(plan: Plan, top: int | None) -> str:
         for outcome in shown
     ]
     hidden = len(plan.alternatives) - len(shown)
-    more = (
-        f"\n  {hidden} more, none better; --top {len(plan.alternatives)} lists all"
-        if hidden
-        else ""
-    )
+    more = f"\n  {hidden} more; --top {len(plan.alternatives)} lists all" if hidden else ""
     header = ("choice", "peak GiB", "step time", "fits|", "|")
     return "choices, best first\n" + table(header, rows) + more
 
@@ -160,12 +159,15 @@ def _mark(plan: Plan, outcome: Outcome) -> str:
 
 
 def _interesting(plan: Plan) -> Sequence[Outcome]:
-    """Return what no other choice beats, single labels, and the job's own choice."""
+    """Return the best on either side of the budget, single labels, and the job's own choice."""
+    front = [outcome for outcome in plan.alternatives if not outcome.dominated]
+    kept = [o for o in front if o.fits][:FITTING_SHOWN]
+    kept += [o for o in front if not o.fits][:BREAKING_SHOWN]
     return [
         outcome
         for outcome in plan.alternatives
-        if not outcome.dominated
-        or outcome in {plan.chosen, plan.closest}
+        if outcome in kept
+        or outcome in {plan.chosen, plan.closest, plan.control}
         or outcome.choice == plan.current
         or (len(outcome.choice.recompute_modules) == 1 and outcome.choice.per_layer is None)
     ]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from recompute.config.choice import LABELS, NO_RECOMPUTE, RecomputeChoice, choice_of, selective
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
+from recompute.config.normalize import normalize, revision_of
 from recompute.config.require import EXPLAIN, require_complete
 from recompute.config.schema import Assumption
 from recompute.errors import ConfigError
 from recompute.search.cost import CostModel
-from recompute.search.revision import revision_of
 from recompute.search.space import is_legal, known_errors
 from recompute.search.types import Predicts
 from recompute.timeline.types import Phase, Prediction, RankPeak
@@ -85,7 +85,7 @@ def explain(
     """Explain a job's peak.
 
     Args:
-        job: A complete, normalised job.
+        job: A complete job, as loaded; it is normalized here.
         rank: Show the row of this global rank only.
         predictor_of: What predicts; by default :class:`recompute.timeline.predict.Predictor`.
 
@@ -94,28 +94,26 @@ def explain(
         UnsupportedError: The job holds something that is not modelled.
     """
     require_complete(job, EXPLAIN)
-    predictor = (predictor_of or _predictor)(job)
+    revision, _ = revision_of(job)
+    acted = normalize(job)
+    predictor = (predictor_of or _predictor)(acted)
     rates = find_gpu(job.hardware.gpu or DEFAULT_GPU)
-    revision, assumed = revision_of(job)
     choice = choice_of(job)
     control = predictor.predict(NO_RECOMPUTE, composition=choice == NO_RECOMPUTE)
     prediction = control
     if choice != NO_RECOMPUTE:
         prediction = predictor.predict(choice, composition=True)
     _check_rank(prediction, rank)
-    cost = CostModel(job, rates)
-    extra = [Assumption(id="step-time-rates", text=f"step times use the rates of {rates.name}")]
-    if assumed:
-        text = f"Megatron Core {revision.name}, the newest release we know"
-        extra.append(Assumption(id="megatron-core", text=text))
+    cost = CostModel(acted, rates)
+    rated = Assumption(id="step-time-rates", text=f"step times use the rates of {rates.name}")
     return Explanation(
-        job=job,
+        job=acted,
         choice=choice,
         prediction=prediction,
         control=control,
-        labels=_effects(predictor, control, cost, revision),
+        labels=_effects(job, predictor, control, cost, revision),
         rank=rank,
-        assumptions=(*job.assumptions, *prediction.assumptions, *extra),
+        assumptions=(*acted.assumptions, *prediction.assumptions, rated),
     )
 
 
@@ -137,10 +135,13 @@ def _check_rank(prediction: Prediction, rank: int | None) -> None:
 
 
 def _effects(
-    predictor: Predicts, control: Prediction, cost: CostModel, revision: Revision
+    job: JobConfig,
+    predictor: Predicts,
+    control: Prediction,
+    cost: CostModel,
+    revision: Revision,
 ) -> tuple[LabelEffect, ...]:
     """Predict every legal label alone; one that acts nowhere changes nothing."""
-    job = predictor.job
     active, known = predictor.active_layers(), known_errors(job, revision)
     found = []
     for label in LABELS:

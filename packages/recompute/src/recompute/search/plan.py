@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from recompute.config.choice import NO_RECOMPUTE, choice_of
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
+from recompute.config.normalize import normalize, revision_of
 from recompute.config.require import EXPLAIN, require_complete
 from recompute.config.schema import Assumption
 from recompute.search.budget import Budget, Compared, budget_of
@@ -19,7 +20,6 @@ from recompute.search.outcome import Judge, control_of, ranked
 from recompute.search.per_layer import best_per_layer
 from recompute.search.reasons import reasons
 from recompute.search.reserved import allocator_of
-from recompute.search.revision import revision_of
 from recompute.search.space import candidates, known_errors
 from recompute.search.types import Outcome, Plan, Predicts, Status
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from recompute.config.gpus import Gpu
-    from recompute.config.revision import Revision
     from recompute.config.schema import JobConfig
 
 
@@ -43,7 +42,7 @@ def plan(
     """Choose what to recompute.
 
     Args:
-        job: A complete, normalised job.
+        job: A complete job, as loaded; it is normalized here.
         budget: Allocated bytes that every rank may reach, or text such as ``76GiB``. Without it the
             memory of ``gpu`` or of the job's hardware is compared with what will be reserved.
         gpu: A GPU of the table, in place of ``hardware.gpu``.
@@ -61,10 +60,11 @@ def plan(
     require_complete(job, EXPLAIN)
     limit = budget_of(job, budget, gpu=gpu, margin=margin)
     rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
-    revision, assumed = revision_of(job)
+    revision, _ = revision_of(job)
+    acted = normalize(job)
     make = predictor_of or _predictor
-    predictor = make(job)
-    judge = Judge(predictor, CostModel(job, rates), limit, control_of(predictor))
+    predictor = make(acted)
+    judge = Judge(predictor, CostModel(acted, rates), limit, control_of(predictor))
     space = candidates(job, revision, predictor.active_layers())
     outcomes = ranked(judge.outcome(choice) for choice in space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
@@ -72,9 +72,9 @@ def plan(
     if per_layer and not control.fits:
         outcomes = ranked((*best_per_layer(judge, outcomes), *outcomes))
     chosen = _chosen(outcomes, control)
-    levers = cheaper_first(job, limit, judge.control, make)
+    levers = cheaper_first(acted, limit, judge.control, make)
     return Plan(
-        job=job,
+        job=acted,
         status=_status(chosen, control),
         budget=limit,
         chosen=chosen,
@@ -83,11 +83,11 @@ def plan(
         current=choice_of(job),
         closest=None if chosen is not None else _closest(outcomes),
         cheaper_first=levers,
-        why=reasons(judge, outcomes, chosen, control, known_errors(job, revision)),
+        why=reasons(job, judge, outcomes, chosen, known_errors(job, revision)),
         assumptions=(
-            *job.assumptions,
+            *acted.assumptions,
             *judge.control.assumptions,
-            *_assumptions(job, limit, gpu, rates, revision, assumed=assumed),
+            *_assumptions(job, limit, gpu, rates),
         ),
         stock=stock if per_layer else None,
     )
@@ -117,41 +117,20 @@ def _status(chosen: Outcome | None, control: Outcome) -> Status:
 
 
 def _assumptions(
-    job: JobConfig,
-    limit: Budget,
-    gpu: str | None,
-    rates: Gpu,
-    revision: Revision,
-    *,
-    assumed: bool,
+    job: JobConfig, limit: Budget, gpu: str | None, rates: Gpu
 ) -> tuple[Assumption, ...]:
     """Say what the answer rests on besides the job and the memory model."""
+    named = gpu is not None or job.hardware.gpu is not None
+    text = f"step times use the rates of {rates.name}"
+    text = f"{text} ({rates.source})" if named else f"no GPU is named: {text}"
     found = [
-        Assumption(
-            id="step-time-rates",
-            text=f"step times use the rates of {rates.name} ({rates.source})",
-        ),
+        Assumption(id="step-time-rates", text=text),
         Assumption(id="allocator", text=f"reserved memory: {allocator_of(job.environment).source}"),
     ]
-    if gpu is None and job.hardware.gpu is None:
-        found[0] = Assumption(
-            id="step-time-rates",
-            text=f"no GPU is named: step times use the rates of {rates.name}",
-        )
     if limit.compared is Compared.RESERVED:
-        found.append(
-            Assumption(
-                id="outside-torch",
-                text=f"{limit.margin_bytes} bytes are kept for memory outside torch: the CUDA "
-                "context and communication buffers, or what --margin says",
-            )
+        text = (
+            f"{limit.margin_bytes} bytes are kept for memory outside torch: the CUDA context and "
+            "communication buffers, or what --margin says"
         )
-    if assumed:
-        found.append(
-            Assumption(
-                id="megatron-core",
-                text=f"Megatron Core {revision.name}, the newest release we know: neither the job "
-                "nor the command names one",
-            )
-        )
+        found.append(Assumption(id="outside-torch", text=text))
     return tuple(found)

@@ -11,9 +11,10 @@ from recompute.search.cost import MODEL_ERROR
 from recompute.search.reserved import AllocatorModel, allocator_of
 from recompute.timeline.predict import MODEL_ERROR as MEMORY_ERROR
 from recompute.timeline.types import Phase
-from recompute.units import format_gib
+from recompute.units import GIB, format_gib
 
 if TYPE_CHECKING:
+    from recompute.config.schema import JobConfig
     from recompute.search.outcome import Judge
     from recompute.search.types import Outcome
     from recompute.timeline.types import Prediction, RankPeak
@@ -27,14 +28,25 @@ STATIC_PHASES = frozenset({Phase.GRAD_SYNC, Phase.OPTIMIZER_INIT, Phase.OPTIMIZE
 
 
 def reasons(
+    job: JobConfig,
     judge: Judge,
     outcomes: Sequence[Outcome],
     chosen: Outcome | None,
-    control: Outcome,
     known: frozenset[str],
 ) -> tuple[str, ...]:
-    """Return the reasons, most important first; one sentence each."""
+    """Return the reasons, most important first; one sentence each.
+
+    Args:
+        job: As loaded, so that a list that was not given is still not given.
+        judge: Predicts, prices and holds against the budget.
+        outcomes: All of them, best first.
+        chosen: The one that was chosen, if any fits.
+        known: Rules that the job breaks whatever it recomputes.
+    """
+    control = next(outcome for outcome in outcomes if outcome.choice == NO_RECOMPUTE)
     found = list(_verdict(judge, outcomes, chosen, control))
+    if control.fits:
+        found += _present_setting(job, judge, control)
     found += _rejected(outcomes, chosen, control)
     found += _close_calls(judge, outcomes, chosen)
     if known:
@@ -56,7 +68,6 @@ def _verdict(
     if control.breach is None:
         room = -judge.budget.over(control.peak_bytes, _allocator(judge))
         yield f"without recompute the peak is {peak}: it fits with {format_gib(room)} to spare"
-        yield from _present_setting(judge, control)
         return
     over = format_gib(control.breach.over_bytes)
     yield f"without recompute the peak is {peak}: {over} over{_means(judge)}"
@@ -77,22 +88,23 @@ def _means(judge: Judge) -> str:
     return f" (reserved up to {factor:.3f} x that, and {kept} stay outside torch)"
 
 
-def _present_setting(judge: Judge, control: Outcome) -> Iterator[str]:
+def _present_setting(job: JobConfig, judge: Judge, control: Outcome) -> Iterator[str]:
     """Say what the job's present recompute costs for nothing."""
-    present = choice_of(judge.predictor.job)
+    present = choice_of(job)
     if present == NO_RECOMPUTE:
         return
     outcome = judge.outcome(present)
-    cost = f"{outcome.step_time_overhead:+.1%} step time"
-    delta = outcome.peak_bytes - control.peak_bytes
-    effect = f"and moves the peak by {delta / 2**30:+.2f} GiB"
-    if judge.predictor.job.model.recompute_modules is None and present.recompute_modules:
+    delta = (outcome.peak_bytes - control.peak_bytes) / GIB
+    effect = (
+        f"costs {outcome.step_time_overhead:+.1%} step time and moves the peak by {delta:+.2f} GiB"
+    )
+    if job.model.recompute_modules is None and present.recompute_modules:
         yield (
-            f"the job recomputes {present.label()} because recompute_modules is not set, which "
-            f"Megatron reads as core_attn: {cost} {effect}; set []"
+            f"recompute_modules is not set, which Megatron reads as {present.label()}: this {effect}; "
+            "set it to []"
         )
         return
-    yield f"the job's present {present.label()} costs {cost} {effect}: remove it"
+    yield f"the job's present {present.label()} {effect}: remove it"
 
 
 def _largest(rank: RankPeak, count: int = 4) -> str:
@@ -139,7 +151,7 @@ def _infeasible(judge: Judge, outcomes: Sequence[Outcome]) -> Iterator[str]:
         ("parameters", static.parameters),
         ("gradients", static.gradients),
         ("optimizer states", static.optimizer),
-        ("activations", hot.activation_bytes_at_peak),
+        ("everything else", hot.activation_bytes_at_peak + static.other),
     )
     named = ", ".join(f"{name} {format_gib(size)}" for name, size in shares)
     yield f"there: {named}; one of them has to shrink by {over}"

@@ -20,11 +20,11 @@ class AllocatorModel:
 CACHING: Final = AllocatorModel(
     low=1.007,
     typical=1.040,
-    high=1.093,
-    source="reserved over allocated on 152 ranks of github.com/MooreThreads/SimuMax 4dcaae51 "
-    "docs/b200/b200_release_v1.2_summary.json: least 1.007, median 1.040, 90th percentile 1.073, "
-    "most 1.093; our 22 H200 runs lie inside (1.020 to 1.059 for dense ones). Runs near the "
-    "device's limit have been seen at 1.21 (Megatron Bridge memory studies of Nemotron Super)",
+    high=1.112,
+    source="reserved over allocated is 1.007 to 1.093, median 1.040, on 152 ranks of "
+    "github.com/MooreThreads/SimuMax 4dcaae51 docs/b200/b200_release_v1.2_summary.json, and 1.021 to "
+    "1.112 on our 31 H200 runs, highest with mixtures of experts; runs at a device's limit have been "
+    "seen at 1.13 and 1.21 (NVIDIA/Megatron-LM issue 756, Megatron Bridge's Nemotron Super study)",
 )
 """PyTorch's default segments."""
 
