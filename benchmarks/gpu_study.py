@@ -1,6 +1,7 @@
 """Measure real Megatron Core layers on one GPU: bytes and step times of many recompute choices.
 
 usage: gpu_study.py OUT.jsonl [SECONDS] [PATTERN]
+       gpu_study.py OUT.jsonl [SECONDS] snapshots    (records allocator histories beside OUT.jsonl)
 
 Needs torch with CUDA, megatron-core and transformer-engine. One process, one row of JSON per case:
 the case, its environment, bytes over the allocation at the step's start, step times, and how much of
@@ -233,11 +234,40 @@ def cases() -> list[Case]:
     return study
 
 
+def snapshot_cases(folder: Path) -> list[Case]:
+    """List small models whose control is recorded, and their labels' runs to compare with."""
+    study: list[Case] = []
+    wanted = {
+        "dense_gqa": [labels("mlp"), labels("core_attn"), full("uniform", 1)],
+        "dense_local": [labels("core_attn"), labels("layernorm"), labels("mlp")],
+        "qwen3_moe": [labels("moe_act"), labels("layernorm"), labels("moe"), labels("core_attn")],
+        "mla_moe": [
+            labels("mla_up_proj"),
+            labels("shared_experts"),
+            labels("moe_act"),
+            labels("mlp"),
+            labels("layernorm"),
+            labels("moe"),
+        ],
+    }
+    for model, choices in wanted.items():
+        layers: dict[str, Any] = {"num_layers": 4}
+        if model == "mla_moe":
+            layers["moe_layer_freq"] = [0, 1, 1, 1]
+        path = str(folder / f"{model}.pickle")
+        study.append(Case(model=model, recompute=labels(), extra=layers, snapshot=path))
+        study += [
+            Case(model=model, recompute=choice, extra=layers, snapshot="none")
+            for choice in (labels(), *choices)
+        ]
+    return study
+
+
 def config_of(case: Case) -> tuple[Any, dict[str, Any]]:
     """Build the real configuration object of a case and the plain fields it was made from."""
     import torch
-    import torch.nn.functional as functional
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+    from torch.nn import functional
 
     fields = {**BASE, **MODELS[case.model], **case.recompute, **case.extra}
     spelled = dict(fields)
@@ -425,14 +455,21 @@ def snapshot(case: Case, step: Any) -> dict[str, Any]:
     import torch
 
     torch.cuda.synchronize()
+    static = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
+    if case.snapshot == "none":
+        step()
+        step()
+        torch.cuda.synchronize()
+        return {"static": static, "peak": torch.cuda.max_memory_allocated()}
     torch.cuda.memory._record_memory_history(max_entries=200000, stacks="python")  # noqa: SLF001
     step()
     step()
     torch.cuda.synchronize()
     torch.cuda.memory._dump_snapshot(case.snapshot)  # noqa: SLF001
     torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
-    return {"peak": torch.cuda.max_memory_allocated(), "snapshot": Path(case.snapshot).name}
+    peak = torch.cuda.max_memory_allocated()
+    return {"static": static, "peak": peak, "snapshot": Path(case.snapshot).name}
 
 
 @functools.cache
@@ -454,8 +491,8 @@ def environment() -> dict[str, str]:
 def run_all(study: list[Case], out: Path, seconds: float, pattern: str) -> None:
     """Measure every case that there is time for; append one line each."""
     import torch
-    import torch.distributed as distributed
     from megatron.core import parallel_state
+    from torch import distributed
 
     distributed.init_process_group("nccl", rank=0, world_size=1, device_id=torch.device("cuda:0"))
     parallel_state.initialize_model_parallel(1, 1)
@@ -492,7 +529,11 @@ def main() -> None:
     """Read the arguments and run."""
     out = Path(sys.argv[1])
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 3600.0
-    run_all(cases(), out, seconds, sys.argv[3] if len(sys.argv) > 3 else "")
+    pattern = sys.argv[3] if len(sys.argv) > 3 else ""
+    if pattern == "snapshots":
+        run_all(snapshot_cases(out.parent), out, seconds, "")
+    else:
+        run_all(cases(), out, seconds, pattern)
     os._exit(0)
 
 

@@ -293,7 +293,7 @@ def _of(phase: Phase, peak: ChunkPeak) -> int:
 
 
 def _height(state: InFlight, held: Sequence[int], own: Sequence[int]) -> int:
-    return sum(map(mul, state.others, held)) + own[state.chunk]
+    return int(sum(map(mul, state.others, held))) + own[state.chunk]
 
 
 def _highest(states: Sequence[InFlight], held: Sequence[int], own: Sequence[int]) -> int:

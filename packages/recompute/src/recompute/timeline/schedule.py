@@ -104,12 +104,12 @@ def _stretches(
     ahead: list[tuple[int, int]] = []
     left = warmup
     for chunk, steps in forwards:
-        if left > 0:
-            taken = min(left, steps)
+        taken = min(left, steps)
+        if taken:
             yield Stretch(forward=chunk, backward=None, steps=taken)
-            left, steps = left - taken, steps - taken
-        if steps:
-            ahead.append((chunk, steps))
+        if steps > taken:
+            ahead.append((chunk, steps - taken))
+        left -= taken
     yield from _paired(ahead, _order(0, steady, chunks, microbatches, group), chunks)
     if steady == total - warmup:
         for chunk, steps in _order(steady, total, chunks, microbatches, group):
