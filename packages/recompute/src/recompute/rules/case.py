@@ -12,14 +12,6 @@ from recompute.config.pipeline import layers_per_chunk
 from recompute.config.revision import ORDER
 from recompute.config.schema import JobConfig, ModelConfig
 from recompute.errors import ConfigError
-from recompute.rules.allowed import (
-    FIELD_SINCE,
-    LABELS_OF,
-    ONLY_ON_DEV,
-    has_field,
-    label_since,
-    nearest_label,
-)
 from recompute.rules.types import Entry
 
 Version = tuple[tuple[int, ...], bool]
@@ -28,6 +20,9 @@ Version = tuple[tuple[int, ...], bool]
 _VERSION: Final = re.compile(r"\s*v?(\d{1,6}(?:\.\d{1,6}){0,4})(.*)")
 _PRE: Final = re.compile(r"[.\-_]?(a|b|rc|alpha|beta|dev|pre)")
 _NO_SCOPES: Final[frozenset[str]] = frozenset()
+_IMPL_FIELD: Final = ORDER["0.15"]
+_REGIONS: Final = ORDER["0.16"]
+_MODULES_FIELD: Final = ORDER["0.18"]
 
 GDN_VARIANTS: Final = frozenset({"gated_delta_net", "gdn", "gdn2"})
 """Values of ``experimental_attention_variant`` that give gated delta net layers."""
@@ -107,7 +102,7 @@ class Case:
     @property
     def hybrid(self) -> bool:
         """Whether the layer stack is the Mamba or hybrid one."""
-        return bool(self.model.hybrid_override_pattern) or self.model.is_hybrid_model
+        return bool(self.model.hybrid_override_pattern or self.model.is_hybrid_model)
 
     @property
     def quantized(self) -> bool:
@@ -118,28 +113,6 @@ class Case:
     def recomputes(self) -> bool:
         """Whether anything is recomputed at all."""
         return self.effective == "full" or bool(self.labels)
-
-    @property
-    def allowed_labels(self) -> str:
-        """Labels that the revision accepts, for messages."""
-        return ", ".join(sorted(LABELS_OF[self.name]))
-
-    @property
-    def unknown_labels(self) -> str:
-        """Labels of the job that the revision does not accept, each with what is known of it."""
-        names = dict.fromkeys(names_of(self.model.recompute_modules))
-        return ", ".join(
-            _described(name, self.name) for name in names if name not in LABELS_OF[self.name]
-        )
-
-    @property
-    def absent_fields(self) -> str:
-        """Fields that the job sets and the revision does not have, for messages."""
-        return ", ".join(
-            f"{name} ({_arrival(name)})"
-            for name in (*FIELD_SINCE, *ONLY_ON_DEV)
-            if f"model.{name}" in self.job.given and not has_field(self.name, name)
-        )
 
     @property
     def architecture(self) -> str:
@@ -231,18 +204,6 @@ def below(version: Version | None, *release: int) -> bool:
     return version is not None and version[0] < release
 
 
-def _described(name: str, revision: str) -> str:
-    arrived = label_since(name)
-    if arrived is not None:
-        return f"{name} (since {arrived})"
-    near = nearest_label(name, revision)
-    return f"{name} (of no revision; nearest is {near})" if near else f"{name} (of no revision)"
-
-
-def _arrival(name: str) -> str:
-    return "dev only" if name in ONLY_ON_DEV else f"since {FIELD_SINCE[name]}"
-
-
 def _labels(model: ModelConfig, *, alias: bool) -> frozenset[str]:
     modules = model.recompute_modules
     names = ("core_attn",) if modules is None else names_of(modules)
@@ -250,24 +211,39 @@ def _labels(model: ModelConfig, *, alias: bool) -> frozenset[str]:
 
 
 def _graph(model: ModelConfig, index: int) -> tuple[str, frozenset[str]]:
+    """Return implementation and captured regions, old names and switches translated."""
     impl = model.cuda_graph_impl
-    if impl == "none" and not model.enable_cuda_graph and not model.external_cuda_graph:
+    given = model.cuda_graph_scope
+    if index >= _MODULES_FIELD and given is None:
+        given = model.cuda_graph_modules
+    if (
+        impl == "none"
+        and not given
+        and not model.enable_cuda_graph
+        and not model.external_cuda_graph
+    ):
         return "none", _NO_SCOPES
-    if index < ORDER["0.15"]:
+    if index < _IMPL_FIELD:
         impl = "local" if model.enable_cuda_graph else "none"
     elif model.enable_cuda_graph:
         impl = "local"
     elif model.external_cuda_graph:
         impl = "transformer_engine"
-    given = model.cuda_graph_scope
-    if index >= ORDER["0.18"] and given is None:
-        given = model.cuda_graph_modules
     scopes = frozenset(
         part for name in names_of(given) for part in name.split(",") if part and part != "full"
     )
-    if "full_iteration" in scopes and index >= ORDER["0.16"]:
+    return _migrated(str(impl), scopes, index)
+
+
+def _migrated(impl: str, scopes: frozenset[str], index: int) -> tuple[str, frozenset[str]]:
+    """Turn the region ``full_iteration`` of 0.16 and 0.17 into the implementation of 0.18."""
+    if "full_iteration" not in scopes or index < _REGIONS:
+        return impl, scopes
+    if index >= _MODULES_FIELD and impl in ("none", "local", "full_iteration"):
         return "full_iteration", scopes - {"full_iteration"}
-    return str(impl), scopes
+    if impl == "local" and scopes == {"full_iteration"}:
+        return "full_iteration", _NO_SCOPES
+    return impl, scopes
 
 
 def _integer(value: Any) -> int:
@@ -279,7 +255,7 @@ def _hashable(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=2048)
-def _layers(
+def _layers(  # noqa: PLR0917 - positional for the cache
     total: int, experts: int, moe_freq: Any, pattern: str, linear_freq: Any, variant: str
 ) -> Layers:
     if pattern:

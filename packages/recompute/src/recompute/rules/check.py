@@ -119,7 +119,9 @@ def _finding(rule: Rule, case: Case, repaired: JobConfig | None) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity,
-        message=rule.message.format(m=case.model, c=case),
+        message=rule.message.format(
+            m=case.model, c=case, d=None if rule.detail is None else rule.detail(case)
+        ),
         fields=rule.fields,
         overrides=overrides,
         source=rule.source.at(case.name),

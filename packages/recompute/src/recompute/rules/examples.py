@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from recompute.config.schema import JobConfig, JobIdentity, ModelConfig
+from recompute.config.schema import JobConfig, JobIdentity, ModelConfig, PeftConfig
 from recompute.rules.edits import apply
 from recompute.rules.types import Example
 
@@ -38,9 +38,11 @@ def job_of(example: Example) -> JobConfig:
     whole = {name: fields.pop(name) for name in WHOLE & fields.keys()}
     if "given" in whole:
         whole["given"] = {f"model.{name}": where for name, where in whole["given"].items()}
-    for name in ("peft", "mixed_precision", "comm_overlap"):
-        if name in fields:
-            whole[name] = fields.pop(name)
+    if "peft" in fields:
+        given = fields.pop("peft")
+        whole["peft"] = PeftConfig(**given) if isinstance(given, Mapping) else PeftConfig()
+    if "comm_overlap" in fields:
+        whole["comm_overlap"] = fields.pop("comm_overlap")
     identity = dataclasses.replace(
         BASE.identity,
         entry_point=example.entry,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from recompute.rules.allowed import FIELD_SINCE, LABELS_OF, ONLY_ON_DEV, has_field, nearest_label
+from recompute.rules.allowed import (
+    FIELD_SINCE,
+    LABELS_OF,
+    ONLY_ON_DEV,
+    has_field,
+    label_since,
+    nearest_label,
+)
 from recompute.rules.case import GDN_VARIANTS, Case, names_of
 from recompute.rules.edits import drop, ordered, put
 from recompute.rules.types import (
@@ -70,6 +77,18 @@ def _is_gdn(case: Case) -> bool:
     return variant in GDN_VARIANTS
 
 
+def _described(name: str, revision: str) -> str:
+    arrived = label_since(name)
+    if arrived is not None:
+        return f"{name} (since {arrived})"
+    near = nearest_label(name, revision)
+    return f"{name} (of no revision; nearest is {near})" if near else f"{name} (of no revision)"
+
+
+def _arrival(name: str) -> str:
+    return "dev only" if name in ONLY_ON_DEV else f"since {FIELD_SINCE[name]}"
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         id="unknown-label",
@@ -80,8 +99,13 @@ RULES: Final[tuple[Rule, ...]] = (
         gate="declared-selective",
         when=lambda c: bool(_unknown(c)),
         message="recompute_modules={m.recompute_modules} holds a name that Megatron Core {c.name} "
-        "does not accept: {c.unknown_labels}. It accepts {c.allowed_labels}",
+        "does not accept: {d}",
         fields=("model.recompute_modules",),
+        detail=lambda c: (
+            ", ".join(_described(name, c.name) for name in dict.fromkeys(_unknown(c)))
+            + ". It accepts "
+            + ", ".join(sorted(LABELS_OF[c.name]))
+        ),
         fix=_known,
         source=Source(terms=("allowed_modules", "recompute_modules")),
         bad=ex("0.13", **_SELECTIVE, recompute_modules=("shared_experts",)),
@@ -94,7 +118,8 @@ RULES: Final[tuple[Rule, ...]] = (
         title="a field that the revision's config does not have yet",
         revisions=since("0.8"),
         when=lambda c: bool(c.job.given) and bool(_absent_fields(c)),
-        message="Megatron Core {c.name} has no {c.absent_fields}",
+        message="Megatron Core {c.name} has no {d}: building its config fails",
+        detail=lambda c: ", ".join(f"{name} ({_arrival(name)})" for name in _absent_fields(c)),
         fields=("model",),
         fix=_without_absent,
         source=Source(where="TransformerConfig"),

@@ -103,7 +103,8 @@ class Rule:
     when: Callable[[Case], bool]
     """Whether the rule concerns the job."""
     message: str
-    """Template over ``m`` (the model section) and ``c`` (the case): names values and the effect."""
+    """Template over ``m`` (the model section), ``c`` (the case) and ``d`` (``detail``): names values
+    and the effect."""
     fields: tuple[str, ...]
     source: Source
     bad: Example
@@ -112,6 +113,8 @@ class Rule:
     entries: frozenset[Entry] = ENTRIES
     fix: Callable[[Case], Edit] | None = None
     """Fields to change; ``None`` where there is nothing to paste."""
+    detail: Callable[[Case], object] | None = None
+    """Value of ``d`` in the message."""
     advice: str = ""
     """What to do where no override does it."""
     basis: str = "code"
