@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 import os
 import sys
@@ -436,7 +437,7 @@ def times(step: Any, steps: int) -> dict[str, Any]:
         step()
     events[steps].record()
     torch.cuda.synchronize()
-    spans = sorted(a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
+    spans = sorted(a.elapsed_time(b) for a, b in itertools.pairwise(events))
     reserved = torch.cuda.max_memory_reserved()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         step()
