@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mdr.artifact.types import Artifact, Kind
+from mdr.audit.run import audit
 from mdr.digest import Sha256, sha256
 from mdr.errors import BadReference
-from mdr.install.lock import display_name
+from mdr.install.lock import Entry, Pin, Scope, Target, display_name
 from mdr.reference.types import DigestPrefix, Label
 from mdr.registry.interface import Resolved, SourceInfo
 from mdr.version.types import (
@@ -46,6 +47,37 @@ def file_entry(path: str, data: bytes, mode: FileMode = FileMode.REGULAR) -> Fil
     return FileEntry(path=path, mode=mode, size=len(data), sha256=sha256(data))
 
 
+def lock_entry(name: str = "demo", **changes: object) -> Entry:
+    """Return an entry that the strict reader accepts."""
+    files = in_path_order(
+        [
+            file_entry("SKILL.md", f"skill {name}".encode()),
+            file_entry("scripts/run.sh", b"#!/bin/sh\n", FileMode.EXECUTABLE),
+        ]
+    )
+    base = Entry(
+        ref=f"acme/skills/{name}",
+        host="github.com",
+        repository="Acme/Skills",
+        path=f"skills/{name}/SKILL.md",
+        kind=Kind.SKILL,
+        pin=Pin.LABEL,
+        label="git:20260817.d36ff70",
+        commit="d36ff70" + "0" * 33,
+        sha256=files[0].sha256,
+        size=files[0].size,
+        manifest_sha256=manifest_sha256(files),
+        ruleset="r1",
+        grade="A",
+        targets=(
+            Target(scope=Scope.PROJECT, agent="claude"),
+            Target(scope=Scope.USER, agent="codex"),
+        ),
+        files=files,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
 @dataclass(slots=True)
 class Held:
     """One artifact and its versions, newest first."""
@@ -73,10 +105,10 @@ class Simulator:
         path: str | None = None,
         kind: Kind = Kind.SKILL,
         day: str = "20260101",
-        grade: str = "A",
+        grade: str | None = None,
         license_id: str | None = "Apache-2.0",
     ) -> Version:
-        """Add the newest version of an artifact; returns it."""
+        """Add the newest version of an artifact; returns it. ``grade`` is a claim, true by default."""
         path = path or f"skills/{name}/SKILL.md"
         content = files if files is not None else {"SKILL.md": skill_text(name)}
         entries = []
@@ -95,7 +127,7 @@ class Simulator:
             size=named.size,
             sha256=named.sha256,
             manifest_sha256=manifest_sha256(entries),
-            grade=grade,
+            grade=grade or audit(self.blobs[named.sha256], kind=kind, ruleset="r1").grade,
             ruleset="r1",
         )
         held.versions = [(replace(old, latest=False), listed) for old, listed in held.versions]

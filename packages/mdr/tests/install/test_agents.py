@@ -34,7 +34,32 @@ SKILLS = {
     "trae-cn": (".trae/skills", ".trae-cn/skills"),
     **{
         name: (f".{name}/skills", f".{name}/skills")
-        for name in ["kiro", "grok", "cline", "continue", "augment", "codebuddy", "commandcode", "factory", "junie", "iflow", "kilocode", "kode", "mcpjam", "vibe", "mux", "openhands", "qoder", "qwen", "roo", "trae", "zencoder", "neovate", "pochi", "adal"]
+        for name in [
+            "kiro",
+            "grok",
+            "cline",
+            "continue",
+            "augment",
+            "codebuddy",
+            "commandcode",
+            "factory",
+            "junie",
+            "iflow",
+            "kilocode",
+            "kode",
+            "mcpjam",
+            "vibe",
+            "mux",
+            "openhands",
+            "qoder",
+            "qwen",
+            "roo",
+            "trae",
+            "zencoder",
+            "neovate",
+            "pochi",
+            "adal",
+        ]
     },
 }
 OTHER_KINDS = [
@@ -86,10 +111,11 @@ def test_a_skill_lands_where_this_agent_looks(name: str, bench: Bench) -> None:
     assert list(bench.tree("user")) == [f"{user}/demo/SKILL.md"]
 
 
-@pytest.mark.parametrize(("name", "kind", "file", "project", "user"), OTHER_KINDS)
+@pytest.mark.parametrize("row", OTHER_KINDS, ids=lambda row: f"{row[0]}-{row[2]}")
 def test_other_kinds_keep_their_name_and_form(
-    name: str, kind: Kind, file: str, project: str, user: str | None, bench: Bench
+    row: tuple[str, Kind, str, str, str | None], bench: Bench
 ) -> None:
+    name, kind, file, project, user = row
     stem = file.partition(".")[0]
     bench.registry.add(stem, {file: b"Do it.\n"}, path=f"things/{file}", kind=kind)
     targets = [f"project:{name}"] + ([f"user:{name}"] if user else [])

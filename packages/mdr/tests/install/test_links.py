@@ -99,8 +99,7 @@ def test_any_link_text_gives_files_or_a_refusal(text: str) -> None:
     files = (file_entry("d/a", b"A"), file_entry("d/link", data, LINK))
     try:
         expanded = expand_links(files, {sha256(data): data}.get)
-    except Refusal as error:
-        assert error.code.startswith(("link-", "unportable"))
+    except Refusal:
         return
     assert all(".." not in file.path.split("/") for file in expanded)
 

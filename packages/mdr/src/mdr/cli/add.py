@@ -55,6 +55,7 @@ def command(
     workspace = open_workspace(replace(settings, index_on_demand=not no_index))
     names = tuple(name for text in agents for name in text.split(",") if name)
     targets, alone = choose_targets(workspace, names, user=user)
+    workspace.policy()
     workspace.lock_or_new()
     candidate = prepare(workspace, reference, targets, guessed=not names)
     _describe(candidate, as_json=as_json)

@@ -46,8 +46,7 @@ class Candidate:
 
     def audit_document(self) -> dict[str, Any]:
         """Return the AUDIT document of the named file, and of the folder where there is one."""
-        files = {file.path: self.fetcher.read(file.sha256) for file in self.entry.files}
-        return document(self.entry, self.verdict, files)
+        return document(self.entry, self.verdict, self.fetcher.read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,9 @@ def compare_references(registry: Registry, before: Reference, after: Reference) 
 
 def compare_resolved(old: Resolved, new: Resolved, before: bytes, after: bytes) -> Comparison:
     """Compare two resolved versions whose named files' bytes are at hand."""
-    from mdr.audit.run import semantic_diff
+    from mdr.audit.semantics import semantic_diff, semantics
 
-    kind = new.artifact.kind
+    grades = (old.version.grade, new.version.grade)
     unified, added, removed = unified_diff(before, after, old.version.label, new.version.label)
     return Comparison(
         artifact=new.artifact,
@@ -108,7 +108,7 @@ def compare_resolved(old: Resolved, new: Resolved, before: bytes, after: bytes) 
         added_lines=added,
         removed_lines=removed,
         unified=unified,
-        semantic=semantic_diff(before, after, kind=kind),
+        semantic=semantic_diff(semantics(before), semantics(after), grades=grades),
         files=file_changes(old.files, new.files),
     )
 

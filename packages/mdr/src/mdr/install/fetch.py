@@ -46,20 +46,21 @@ class Fetcher:
         self,
         sources: Sequence[BlobSource],
         *,
-        keep: Callable[[bytes], object] | None = None,
+        keep: Callable[[Sequence[bytes]], object] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Take the sources in the order in which they are asked.
 
         Args:
             sources: Nearest first; the first one is the cache.
-            keep: Puts bytes that did not come from the first source into the cache.
+            keep: Puts bytes that did not come from the first source into the cache; called once.
             progress: Called with (entries done, entries in all).
         """
         self._sources = tuple(sources)
         self._keep = keep
         self._progress = progress
         self._held: dict[Sha256, bytes] = {}
+        self._fresh: list[bytes] = []
 
     def read(self, digest: Sha256) -> bytes:
         """Return bytes that were gathered before."""
@@ -92,6 +93,9 @@ class Fetcher:
                 bad = self._take(entry, result, source, cached=index == 0)
                 if bad is not None:
                     failures.setdefault(entry.identity, bad)
+        if self._keep is not None and self._fresh:
+            self._keep(self._fresh)
+            self._fresh = []
         for entry in wanting:
             missing = self._missing(entry.files)
             if missing:
@@ -150,8 +154,8 @@ class Fetcher:
                 bad = _mismatch(entry, file, actual, len(data), source.name)
                 continue
             self._held[file.sha256] = data
-            if self._keep is not None and not cached:
-                self._keep(data)
+            if not cached:
+                self._fresh.append(data)
         return bad
 
     def _not_found(

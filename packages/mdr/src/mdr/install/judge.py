@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mdr.artifact.types import Kind
 from mdr.errors import MdrError
 from mdr.install.installer import grade_mismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from mdr.audit.types import AuditResult
+    from mdr.digest import Sha256
     from mdr.install.lock import Entry
 
 
@@ -49,28 +51,29 @@ def graded(entry: Entry, result: AuditResult) -> Entry:
     return replace(entry, grade=result.grade, ruleset=result.ruleset)
 
 
-def document(entry: Entry, result: AuditResult, files: Mapping[str, bytes]) -> dict[str, Any]:
+def document(
+    entry: Entry, result: AuditResult, read: Callable[[Sha256], bytes]
+) -> dict[str, Any]:
     """Write the AUDIT document, with specification and folder where the artifact is a skill.
 
     Args:
         entry: What was judged.
         result: Its verdict.
-        files: Every file of the artifact by path.
+        read: Gives the bytes of every file of the entry.
     """
-    from mdr.artifact.types import Kind
-
     if entry.kind is not Kind.SKILL:
         return result.to_document()
-    from mdr.audit.bundle import audit_bundle
-    from mdr.audit.spec import conformance
+    from mdr.audit.bundle import bundle_audit
+    from mdr.audit.spec import spec_conformance
 
     folder = entry.path.rpartition("/")[0].rpartition("/")[2] or None
-    spec = conformance(files[entry.file_name], folder=folder)
-    return result.to_document(spec=spec, bundle=audit_bundle(files))
+    files = ((file.path, file.mode.value, read(file.sha256)) for file in entry.files)
+    spec = spec_conformance(read(entry.sha256), folder)
+    return result.to_document(spec=spec, bundle=bundle_audit(files))
 
 
 def hosts(data: bytes) -> tuple[str, ...]:
     """Return the hosts that a file mentions."""
-    from mdr.audit.run import semantics
+    from mdr.audit.semantics import semantics
 
     return semantics(data).hosts

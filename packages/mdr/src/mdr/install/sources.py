@@ -6,14 +6,18 @@ The git host is asked through the local registry, which fetches the repository w
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mdr.errors import MdrError, StoreError
 from mdr.install.candidate import reference_to
 from mdr.reference.types import Label
+from mdr.store.files import FileBlobStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from mdr.digest import Sha256
     from mdr.install.fetch import BlobSource
@@ -23,9 +27,36 @@ if TYPE_CHECKING:
     from mdr.version.types import FileEntry
 
 
+class CacheSource:
+    """The blobs in the data folder, read without opening the index."""
+
+    name = "cache"
+    remote = False
+
+    def __init__(self, data: Path) -> None:
+        self._store = FileBlobStore(data)
+
+    def get(self, entry: Entry, files: Sequence[FileEntry]) -> Mapping[Sha256, bytes]:
+        """Return what is cached and undamaged of the files."""
+        found = ((file.sha256, self.blob(file.sha256)) for file in files)
+        return {digest: data for digest, data in found if data is not None}
+
+    def blob(self, digest: Sha256) -> bytes | None:
+        """Return cached bytes; a damaged or unreadable blob counts as absent."""
+        try:
+            return self._store.get(digest)
+        except (MdrError, OSError):
+            return None
+
+    def keep(self, blobs: Sequence[bytes]) -> None:
+        """Put verified bytes into the cache; one that cannot be written costs only the next fetch."""
+        with suppress(StoreError, OSError):
+            self._store.put(blobs)
+
+
 @dataclass(slots=True, kw_only=True)
 class RegistrySource:
-    """A registry, or the local data folder as cache, asked by hash."""
+    """A registry, asked by hash."""
 
     name: str
     remote: bool
@@ -71,10 +102,7 @@ def blob_sources(settings: Settings, *, offline: bool) -> tuple[BlobSource, ...]
     from mdr.registry import open_registry
 
     local = replace(settings, registry=None)
-    shut = replace(local, index_on_demand=False)
-    sources: list[BlobSource] = [
-        RegistrySource(name="cache", remote=False, open=lambda: open_registry(shut))
-    ]
+    sources: list[BlobSource] = [CacheSource(settings.data)]
     if settings.registry is not None:
         is_remote = not settings.registry.startswith("file:")
         if not (offline and is_remote):

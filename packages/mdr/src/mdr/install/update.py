@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mdr.errors import PolicyError
 from mdr.install.candidate import entry_from, reference_to, with_entry
-from mdr.install.compare import Comparison, compare_resolved, verified_blob
+from mdr.install.capability import gained
+from mdr.install.compare import Comparison, compare_resolved
 from mdr.install.installer import Report, Request, install
 from mdr.install.judge import graded, judge, regrade
 from mdr.install.lock import Pin
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mdr.install.policy import Policy
     from mdr.install.workspace import Workspace
     from mdr.registry.interface import Registry
+    from mdr.version.types import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class Move:
     before: Entry
     after: Entry
     comparison: Comparison
+    gained: tuple[str, ...]
+    """What the newer version lets an agent do that the older one did not, one line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,22 +151,18 @@ def _move(entry: Entry, label: str, registry: Registry, fetcher: Fetcher) -> Mov
         files=entry.files,
         source=resolved.source,
     )
-    before = verified_blob(_reader(entry, fetcher), entry.sha256, entry.ref)
-    return Move(before=entry, after=after, comparison=compare_resolved(old, resolved, before, data))
+    missing = fetcher.gather([entry])  # the locked bytes, from wherever they still are
+    before = fetcher.get(entry.sha256)
+    if before is None:
+        raise missing[entry.identity]
+    comparison = compare_resolved(old, resolved, before, data)
+    lines = gained(comparison.semantic, comparison.files, after.file_name, fetcher.get)
+    return Move(before=entry, after=after, comparison=comparison, gained=lines)
 
 
-def _old_version(entry: Entry, registry: Registry) -> Any:
+def _old_version(entry: Entry, registry: Registry) -> Version:
     _, versions = registry.versions(reference_to(entry))
     return next((v for v in versions if v.label == entry.label), None) or locked_version(entry)
-
-
-def _reader(entry: Entry, fetcher: Fetcher) -> Callable[[Any], bytes | None]:
-    """Read the locked bytes, from wherever they still are."""
-    named = replace(entry, files=tuple(f for f in entry.files if f.path == entry.file_name))
-    failures = fetcher.gather([named])
-    if failures:
-        raise failures[named.identity]
-    return fetcher.get
 
 
 def _objection(move: Move, gate: Gate) -> str | None:
@@ -173,16 +173,6 @@ def _objection(move: Move, gate: Gate) -> str | None:
         check_grade(gate.policy, after.grade, after.ref, gate.asked_grade)
     except PolicyError as error:
         return f"{error.message} [{error.code}]"
-    if gate.no_new_capability and comparison.semantic.adds_capability:
-        gained = [
-            f"{name} {', '.join(change.added)}"
-            for name, change in (
-                ("hosts", comparison.semantic.hosts),
-                ("commands", comparison.semantic.commands),
-                ("tools", comparison.semantic.tools),
-                ("credential paths", comparison.semantic.credential_paths),
-            )
-            if change.added
-        ]
-        return f"{comparison.after.label} adds capability: {'; '.join(gained)} [new-capability]"
+    if gate.no_new_capability and move.gained:
+        return f"{comparison.after.label} adds capability: {'; '.join(move.gained)}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mdr.errors import LockError, Refusal, UsageError
@@ -15,7 +15,7 @@ from mdr.install.fetch import Fetcher
 from mdr.install.lock import LOCK_NAME, Entry, Lock, Scope, write_lock
 from mdr.install.lock_read import read_lock, read_lock_if_present
 from mdr.install.policy import Policy, read_policy
-from mdr.install.sources import blob_sources
+from mdr.install.sources import CacheSource, blob_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -57,17 +57,8 @@ class Workspace:
         write_lock(self.lock_path, lock)
 
     def cached(self, digest: Sha256) -> bytes | None:
-        """Return bytes that this machine has already, checked; used for links inside skills."""
-        from mdr.digest import sha256
-        from mdr.errors import MdrError
-        from mdr.registry import open_registry
-
-        local = replace(self.settings, registry=None, index_on_demand=False)
-        try:
-            data = open_registry(local).blob(digest)
-        except MdrError:
-            return None
-        return data if data is not None and sha256(data) == digest else None
+        """Return bytes that this machine has already; used for links inside skills."""
+        return CacheSource(self.settings.data).blob(digest)
 
     def registry(self) -> Registry:
         """Open the registry of the settings."""
@@ -77,7 +68,11 @@ class Workspace:
 
     def fetcher(self, *, offline: bool = False, progress: Progress | None = None) -> Fetcher:
         """Return a fetcher over cache, registry and git host."""
-        return Fetcher(blob_sources(self.settings, offline=offline), progress=progress)
+        return Fetcher(
+            blob_sources(self.settings, offline=offline),
+            keep=CacheSource(self.settings.data).keep,
+            progress=progress,
+        )
 
     @contextmanager
     def held(self, entries: Iterable[Entry]) -> Iterator[None]:
