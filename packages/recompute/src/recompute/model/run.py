@@ -156,7 +156,7 @@ class TapeRun:
             if r.label in active
         )
         self.saved_by_op: dict[int, list[str]] = {}
-        self.saved_by_region: dict[int, list[str]] = {}
+        self.saved_by_region: dict[tuple[int, int], list[str]] = {}
         self.grad_storage: dict[str, str] = {}
         """Gradient -> storage it shares, for gradients that were handed on."""
         self.replayed: list[str] = []
@@ -246,7 +246,7 @@ class TapeRun:
             else:
                 self.arena.retain(tensor.key)
                 saved.append(tensor.key)
-        self.saved_by_region[first] = saved
+        self.saved_by_region[first, last] = saved
         for position in range(first, last + 1):
             self._forward_op(position, low, high, save=False)
 
@@ -258,7 +258,7 @@ class TapeRun:
                 and region.hook == self.tape.ops[position].name
                 and low <= first
                 and last < high
-                and first in self.saved_by_region
+                and (first, last) in self.saved_by_region
             ):
                 for name in self._region_outputs(first, last):
                     self.arena.discard(self.tensors[name].key)
@@ -283,15 +283,15 @@ class TapeRun:
                 continue
             self._restore_before(position, low, high)
             self._backward_op(position)
-            if position in self.saved_by_region:
-                for storage in self.saved_by_region.pop(position):
+            for key in [k for k in self.saved_by_region if k[0] == position]:
+                for storage in self.saved_by_region.pop(key):
                     self.arena.release(storage)
             position -= 1
 
     def _backward_region(self, found: tuple[int, int, Region]) -> None:
         """Replay a checkpointed region, then go backward through it."""
         first, last, _ = found
-        saved = self.saved_by_region.pop(first)
+        saved = self.saved_by_region.pop((first, last))
         gathered = self._replay(first, last, saved)
         outputs = [self.tensors[name].key for name in self._region_outputs(first, last)]
         self._backward_span(first, last + 1)
@@ -324,7 +324,7 @@ class TapeRun:
                 and region.hook == self.tape.ops[position].name
                 and low <= first
                 and last < high
-                and first in self.saved_by_region
+                and (first, last) in self.saved_by_region
                 and first not in self.saved_by_op
             ):
                 for name in self._region_outputs(first, last):
@@ -423,7 +423,10 @@ class TapeRun:
         ending = [
             s
             for s in self.spans
-            if s[1] == position and low <= s[0] and s[1] < high and s[0] in self.saved_by_region
+            if s[1] == position
+            and low <= s[0]
+            and s[1] < high
+            and (s[0], s[1]) in self.saved_by_region
         ]
         return min(ending, key=lambda s: s[0], default=None)
 
