@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import NoReturn
 
@@ -33,6 +32,8 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
         case _:
             raise error
     if as_json:
+        import json
+
         document = {"schema": "mdr.error/1", "code": code, "message": message}
         print(json.dumps({**document, "hint": hint, "data": data}, ensure_ascii=False))  # noqa: T201 - the answer
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mdr.errors import IntegrityError, MdrError, Refusal
 from mdr.install.destination import Destination, Roots, destinations, real_parent
 from mdr.install.links import expand_links
-from mdr.install.place import Job, Placer
+from mdr.install.place import Job, Placer, recover
 from mdr.install.receipts import Receipts
 from mdr.install.tree import Problem, Shape, compare, neutral_manifest, read_place
 
@@ -102,6 +102,7 @@ class _Run:
         self._check = check
         self._receipts: dict[Scope, Receipts] = {}
         self._failures: list[Failure] = []
+        self._recovered: set[Path] = set()
 
     def go(self, scopes: set[Scope]) -> Report:
         request = self._request
@@ -137,7 +138,10 @@ class _Run:
         """Hash what is there and say which places are right already."""
         expected = self._expected(entry)
         for destination in destinations(entry, self._request.roots):
-            real_parent(destination)
+            parent = real_parent(destination)
+            if parent not in self._recovered:
+                recover(parent)
+                self._recovered.add(parent)
             found = find(destination)
             shaped = found.shape is (Shape.FOLDER if destination.is_folder else Shape.FILE)
             if shaped and not compare(expected, found):

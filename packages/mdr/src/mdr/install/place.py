@@ -76,8 +76,6 @@ class Placer:
         """
         staged: list[_Staged] = []
         try:
-            for parent in {real_parent(job.destination) for job in jobs}:
-                recover(parent)
             staged = [self._stage(job) for job in jobs]
             for item in staged:
                 _swap(item)
