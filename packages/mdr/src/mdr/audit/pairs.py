@@ -37,7 +37,7 @@ class Pairs:
             gap: One byte of what may stand between them.
             reach: Most bytes between the end of the verb and the object.
         """
-        self._whole = Rx(verb + gap + rb"*?(" + target + rb")")
+        self._whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
         self._verb = Rx(verb)
         self._reach = reach
 

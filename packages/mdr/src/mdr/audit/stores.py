@@ -44,16 +44,19 @@ DOTENV: Final = rb"(?:^|[\s/\"'`(=@<\\])\.env(?:\.(?:local|production|prod|stagi
 STRONG: Final = any_of(HOME + SLASH + DOT_FOLDERS, NAMED)
 """Files that hold credentials and nothing else a skill needs."""
 STORE: Final = any_of(STRONG, DOTENV)
-OWNER: Final = rb"(?:the )?(?:users?'?s?|your|their|all(?: of)?(?: the| your)?|any|every|local|stored|saved)"
-SECRETS: Final = (
-    rb"(?:api[ -]?keys?|credentials?|secrets?|passwords?|passphrases?|private keys?|ssh keys?|secret keys?"
-    rb"|(?:access|auth|authentication|api|bearer|session|oauth|refresh|github|gitlab|slack|npm|login|secret) tokens?"
-    rb"|(?:session |browser |login )?cookies)"
+OWNER: Final = rb"(?:the )?(?:users?'?s?|your|their)"
+QUANTITY: Final = rb"(?:all(?: of)?(?: the| your| their)?|any|every|local|stored|saved)"
+KIND: Final = rb"(?:(?:own|local|stored|saved|secret|private|aws|cloud|github|openai|anthropic|browser|existing|current)\s+){0,2}"
+TOKEN: Final = rb"(?:access|auth|authentication|api|bearer|session|oauth|refresh|github|gitlab|slack|npm|login|secret) token"
+SECRET: Final = (
+    rb"(?:api[ -]?key|credential|secret|password|passphrase|private key|ssh key|secret key|" + TOKEN + rb"|cookie)"
 )
-"""What is secret by name. Bare ``tokens`` is not: language models and currencies have those too."""
+"""What is secret by name. Bare ``token`` is not: language models and currencies have those too."""
 OWNED_SECRETS: Final = (
-    rb"\b" + OWNER + rb"\s+(?:(?:own|local|stored|saved|secret|private|aws|cloud|github|openai|anthropic|browser|existing|current)\s+){0,2}" + SECRETS + rb"\b"
+    rb"(?:\b" + OWNER + rb"\s+" + KIND + SECRET + rb"s?\b|\b" + QUANTITY + rb"\s+" + KIND
+    + rb"(?:session |browser |login )?" + SECRET + rb"s\b)"
 )
+"""Somebody's secret, or several; ``a stored credential`` in passing is neither."""
 LOCAL_SECRETS: Final = any_of(
     STORE,
     rb"\benvironment variables?\b",

@@ -218,6 +218,8 @@ class BundleResult:
     bytes: int
     read: int
     """Files whose bytes were read by the text checks."""
+    scripts: tuple[str, ...]
+    """Files that an agent may run: by mode, by ``#!`` or by extension."""
     unread: tuple[str, ...]
     """Files whose content nothing here can read; each has a finding (fail closed)."""
     findings: tuple[BundleFinding, ...]
@@ -229,6 +231,7 @@ class BundleResult:
             "files": self.files,
             "bytes": self.bytes,
             "read": self.read,
+            "scripts": list(self.scripts),
             "unread": list(self.unread),
             "findings": [finding.to_document() for finding in self.findings],
         }

@@ -61,7 +61,7 @@ OPENS_FILE: Final = Rx(
     rb"\b(?:open|read_text|readfile|readfilesync|read_bytes)\s*\((?:os\.path\.expanduser\(|path\()?\s*[\"'][^\n\"']*?(" + STRONG + rb")"
 )
 READS: Final = Pairs(
-    rb"\b(?:read|print|show|display|dump|output|reveal|list|extract|collect|harvest|grab|gather|steal|expose)\b",
+    rb"\b(?:read|print|show|display|dump|reveal|list|extract|collect|harvest|grab|gather|steal|expose)\b|\boutput[\s`\"']+(?:(?:the|your|all|any|every|contents?)\b|[~/$.])",
     rb"(?:" + STORE + rb"|" + OWNED_SECRETS + rb")",
     gap=rb"[^.\n()]",
     reach=40,

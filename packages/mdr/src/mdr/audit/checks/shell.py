@@ -51,7 +51,7 @@ DECODED: Final = (
 )
 """A payload that is decoded and run: it has no innocent reading."""
 DATA_PROGRAM: Final = Rx(
-    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)" + WS + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b)"
+    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)" + WS + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b|-?\s*<<)"
 )
 """The interpreter runs a given program and the download is only its input."""
 RUNS_INPUT: Final = Rx(rb"\b(?:exec|eval)\s*\(|-m\s+code\b")
