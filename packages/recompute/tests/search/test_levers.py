@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from recompute.config.choice import NO_RECOMPUTE
+from recompute.config.schema import JobConfig
+from recompute.rules.edits import apply
+from recompute.search.budget import budget_of
+from recompute.search.lever_edits import Before
+from recompute.search.levers import LEVERS, Lever, cheaper_first
+from recompute.search.types import LeverResult
+from recompute.timeline.predict import Predictor
+
+from ..timeline.jobs import job as h200_job
+from .fakes import GIB, small_job
+
+
+def edit(lever: Lever, job: JobConfig) -> object:
+    return lever.edit(Before(job, Predictor(job).predict(NO_RECOMPUTE)))
+
+
+def results(job: JobConfig, budget: int = 100 * GIB) -> dict[str, LeverResult]:
+    control = Predictor(job).predict(NO_RECOMPUTE)
+    found = cheaper_first(job, budget_of(job, budget), control, Predictor)
+    return {result.name: result for result in found}
+
+
+@pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
+def test_each_lever_applies_to_its_good_example_and_not_to_its_bad_one(lever: Lever) -> None:
+    good, bad = small_job(**lever.good), small_job(**lever.bad)
+    changed = edit(lever, good)
+    assert changed
+    assert edit(lever, bad) is None
+    assert edit(lever, apply(good, changed)) is None, "a lever that was pulled is not offered again"
+
+
+def test_names_are_unique() -> None:
+    names = [lever.name for lever in LEVERS]
+    assert len(set(names)) == len(names)
+
+
+def test_deltas_are_those_of_predicting_the_changed_job() -> None:
+    job = h200_job()
+    found = results(job)
+    fused = replace(job, model=replace(job.model, bias_activation_fusion=True))
+    before, after = (
+        Predictor(one).predict(NO_RECOMPUTE).hot.peak.peak_bytes for one in (job, fused)
+    )
+    assert found["fused-activation"].peak_delta_bytes == after - before
+    assert found["fused-activation"].overrides == ("model.bias_activation_fusion=true",)
+
+
+def test_jobs_without_megatrons_optimizer_are_not_offered_its_options() -> None:
+    names = set(results(h200_job()))
+    assert not names & {"precision-aware-optimizer", "bf16-moments", "offload-optimizer"}
+    assert "smaller-micro-batch" in names
+
+
+def test_expandable_segments_change_reserved_bytes_only() -> None:
+    found = results(h200_job())["expandable-segments"]
+    assert found.peak_delta_bytes == 0
+    assert found.overrides == ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+
+
+def test_expandable_segments_keep_what_is_set() -> None:
+    job = small_job(**{"environment.PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})
+    (override,) = results(job)["expandable-segments"].overrides
+    assert override.endswith("max_split_size_mb:64,expandable_segments:True")
+
+
+def test_a_lever_that_is_enough_alone_says_so() -> None:
+    job = h200_job()
+    control = Predictor(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    found = results(job, control - GIB)
+    assert found["smaller-micro-batch"].fits
+    assert found["fused-activation"].fits
+    assert not found["fused-cross-entropy"].fits
+
+
+def test_levers_that_do_not_help_are_left_out() -> None:
+    for result in results(small_job(**{"ddp.grad_reduce_in_fp32": True})).values():
+        assert result.peak_delta_bytes < 0 or result.name == "expandable-segments"
+
+
+def test_an_uneven_split_takes_layers_from_the_hot_end_only_where_the_rest_divides() -> None:
+    lever = next(lever for lever in LEVERS if lever.name == "uneven-pipeline")
+    for stages, layers in ((2, 4), (3, 9), (4, 16)):
+        job = small_job(
+            pipeline_model_parallel_size=stages,
+            num_layers=layers,
+            **{"hardware.num_gpus": stages, "train.global_batch_size": 16},
+        )
+        changed = edit(lever, job)
+        if changed is None:
+            continue
+        assert isinstance(changed, dict)
+        ((name, count),) = changed.items()
+        assert name.startswith("model.num_layers_in_")
+        assert 0 < count < layers // stages
+        assert (layers - count) % (stages - 1) == 0
+        Predictor(apply(job, changed))

@@ -1,0 +1,111 @@
+"""Per-layer plans against brute force over every assignment of boundaries to layers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from recompute.config.choice import NO_RECOMPUTE, LayerSpan, RecomputeChoice, selective
+from recompute.config.gpus import find_gpu
+from recompute.search.budget import budget_of
+from recompute.search.cost import CostModel
+from recompute.search.outcome import Judge
+from recompute.search.per_layer import WHOLE_LAYER
+from recompute.search.plan import plan
+from recompute.timeline.predict import Predictor
+from recompute.units import GIB
+
+from ..timeline.jobs import job as h200_job
+from .fakes import small_job
+
+SMALL = small_job(**{"hardware.gpu": "h200"})
+
+
+def assignment(modules: tuple[tuple[str, ...], ...]) -> RecomputeChoice:
+    spans = (LayerSpan(first=i, last=i, modules=m) for i, m in enumerate(modules) if m)
+    return RecomputeChoice(per_layer=tuple(spans))
+
+
+def brute_force(budget: int, options: tuple[tuple[str, ...], ...]) -> float | None:
+    """Return the least overhead of all assignments that fit."""
+    predictor = Predictor(SMALL)
+    control = predictor.predict(NO_RECOMPUTE)
+    judge = Judge(predictor, CostModel(SMALL, find_gpu("h200")), budget_of(SMALL, budget), control)
+    outcomes = (judge.outcome(assignment(m)) for m in itertools.product(options, repeat=4))
+    return min((o.step_time_overhead for o in outcomes if o.fits), default=None)
+
+
+def peaks() -> list[int]:
+    predictor = Predictor(SMALL)
+    mixes = itertools.product(((), ("mlp",), (WHOLE_LAYER,)), repeat=4)
+    return sorted({predictor.predict(assignment(m)).hot.peak.peak_bytes for m in mixes})
+
+
+@pytest.mark.parametrize("budget", peaks())
+def test_the_mix_is_never_better_than_brute_force_and_at_most_one_layer_worse(budget: int) -> None:
+    best = brute_force(budget, ((), ("mlp",), (WHOLE_LAYER,)))
+    answer = plan(SMALL, budget, per_layer=True)
+    assert best is not None
+    assert answer.chosen is not None
+    predictor = Predictor(SMALL)
+    cost = CostModel(SMALL, find_gpu("h200"))
+    one = assignment(((WHOLE_LAYER,), (), (), ()))
+    layer = cost.overhead(predictor.predict(NO_RECOMPUTE), predictor.predict(one))
+    assert best <= answer.chosen.step_time_overhead + 1e-9
+    assert answer.chosen.step_time_overhead <= best + layer
+
+
+def test_it_beats_the_best_stock_choice_where_that_must_take_a_whole_label() -> None:
+    answer = plan(h200_job(), "20GiB", per_layer=True)
+    assert answer.stock is not None
+    assert answer.chosen is not None
+    assert answer.chosen.step_time_overhead <= answer.stock.step_time_overhead
+    assert answer.chosen.peak_bytes <= 20 * GIB
+
+
+def test_the_gain_over_stock_on_the_h200_job_at_every_half_gibibyte() -> None:
+    """At least half of the budgets are won; none is lost."""
+    gains = []
+    for half in range(34, 50):
+        answer = plan(h200_job(), half * GIB // 2, per_layer=True)
+        assert answer.stock is not None
+        assert answer.chosen is not None
+        gains.append(answer.stock.step_time_overhead - answer.chosen.step_time_overhead)
+    assert min(gains) >= 0
+    assert sum(gain > 0 for gain in gains) >= len(gains) / 2
+
+
+def test_cold_stages_pay_nothing() -> None:
+    job = small_job(
+        num_layers=8,
+        pipeline_model_parallel_size=2,
+        **{"hardware.num_gpus": 2, "hardware.gpu": "h200"},
+    )
+    predictor = Predictor(job)
+    first, last = (row.peak.peak_bytes for row in predictor.predict(NO_RECOMPUTE).ranks)
+    assert first != last
+    hot = 0 if first > last else 1
+    answer = plan(job, (first + last) // 2, per_layer=True)
+    assert answer.chosen is not None
+    assert answer.chosen.choice.per_layer
+    numbers = {n for s in answer.chosen.choice.per_layer for n in range(s.first, s.last + 1)}
+    assert numbers <= set(range(hot * 4, hot * 4 + 4))
+
+
+def test_nothing_is_mixed_when_no_recompute_fits() -> None:
+    answer = plan(h200_job(), "100GiB", per_layer=True)
+    assert answer.chosen is not None
+    assert answer.chosen.choice == NO_RECOMPUTE
+    assert all(o.choice.per_layer is None for o in answer.alternatives)
+
+
+def test_spans_that_touch_with_the_same_modules_are_one() -> None:
+    answer = plan(h200_job(), "18GiB", per_layer=True)
+    assert answer.chosen is not None
+    spans = answer.chosen.choice.per_layer
+    assert spans is not None
+    for left, right in itertools.pairwise(spans):
+        assert left.last < right.first
+        assert left.last + 1 < right.first or left.modules != right.modules
+    assert selective("mlp") in {o.choice for o in answer.alternatives}
