@@ -70,16 +70,17 @@ class _Refused(Exception):
         self.line = line
 
 
-def read_frontmatter(data: bytes) -> Frontmatter:
+def read_frontmatter(data: bytes, *, allow_bom: bool = True) -> Frontmatter:
     """Find and read the block.
 
     Args:
         data: UTF-8 text, any line ends; offsets of the result refer to it.
+        allow_bom: Skip one byte order mark at the start.
 
     Returns:
         The block with its values or its problem. Never raises for data.
     """
-    first = len(BOM) if data.startswith(BOM) else 0
+    first = len(BOM) if allow_bom and data.startswith(BOM) else 0
     opening, start = _line(data, first)
     if opening.rstrip() != b"---":
         return _without("missing", "the file does not begin with a line ---")

@@ -60,7 +60,7 @@ class Text:
     @cached_property
     def frontmatter(self) -> Frontmatter:
         """The YAML block at the top, read with limits."""
-        return read_frontmatter(self.plain.data)
+        return read_frontmatter(self.plain.data, allow_bom=False)
 
     @cached_property
     def joined(self) -> View:

@@ -24,8 +24,7 @@ HIDING: Final = tuple(
     for pattern, why in (
         (rb"display:none", "display none"),
         (rb"visibility:(?:hidden|collapse)|content-visibility:hidden", "not visible"),
-        (rb"(?:^|;)opacity:0*\.?0*[0-4]?%?(?:!|;|$)|opacity:0*\.0[0-9]*(?:!|;|$)|filter:opacity\(0", "transparent"),
-        (rb"(?:^|;)opacity:0+(?:\.0*)?(?:!|;|$)", "transparent"),
+        (rb"(?:^|;)opacity:(?:0+(?:\.0*)?|0*\.0[0-9]*|[0-4](?:\.[0-9]*)?%|0+e[0-9]+)(?:!|;|$)|filter:opacity\(0", "transparent"),
         (rb"font-size:(?:[01](?:\.[0-9]+)?(?:px|pt)?|0?\.0[0-9]*[a-z]*|0?\.[01][0-9]*(?:em|rem)|0[a-z]*|[0-9](?:\.[0-9]+)?%)(?:!|;|$)|font-size:0+(?:\.0+)?[a-z%]*(?:!|;|$)|(?:^|;)font:(?:[^;]* )?0(?:px|pt|em|rem|%)?(?:/| )", "text of no size"),
         (rb"(?:left|top|right|bottom|text-indent|margin-left|margin-top|margin):-[0-9]{3,}|(?:left|top|right|bottom|text-indent|margin-left|margin-top):-(?:[5-9][0-9])(?:em|rem|vw|vh|%)|translate[xy]?\([^)]*-[0-9]{3,}", "moved off the page"),
         (rb"(?:^|;)(?:width|height|max-height|max-width|line-height):0(?:\.0*)?(?:px|em|rem|%|pt)?(?:!|;|$)", "a box of no size"),
@@ -117,8 +116,8 @@ def normal_style(style: bytes) -> bytes:
 
 TAG_END: Final = rb"(?:[\s/>]|$)"
 RUNS: Final = (
-    (Rx(rb"<\s*/?\s*(?:[a-z]+:)?script" + TAG_END), "script tag"),
-    (Rx(rb"<\s*(?:[a-z]+:)?(?:iframe|object|embed|applet|frame|frameset)" + TAG_END), "tag that loads a document"),
+    (Rx(rb"</?(?:[a-z]+:)?script" + TAG_END + rb"|<\s+/?\s*script\s*(?:>|[a-z]+\s*=)"), "script tag"),
+    (Rx(rb"<(?:[a-z]+:)?(?:iframe|object|embed|applet|frame|frameset)" + TAG_END), "tag that loads a document"),
     (Rx(rb"<[a-z](?:" + ATTRIBUTES + rb")?[\s\"'/]on[a-z]{3,}\s*=[^<>]"), "event handler"),
     (Rx(rb"<meta\s[^<>]*http-equiv\s*=\s*[\"']?refresh|<base\s[^<>]*href"), "tag that redirects links"),
 )

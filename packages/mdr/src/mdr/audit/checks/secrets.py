@@ -8,7 +8,7 @@ from mdr.audit.checks.row import Check, Hit, hit, span
 from mdr.audit.cues import inside_quotation, negated, quoted
 from mdr.audit.pairs import Pair, Pairs
 from mdr.audit.rx import Rx
-from mdr.audit.stores import LOCAL_SECRETS, OWNED_SECRETS, PUBLIC, STORE, STRONG
+from mdr.audit.stores import DOTENV, LOCAL_SECRETS, OWNED_SECRETS, PUBLIC, STORE, STRONG
 from mdr.audit.types import Severity, Status
 
 if TYPE_CHECKING:
@@ -52,8 +52,10 @@ SHELL_SENDS: Final = (
 """Commands whose input is a credential store; group 1 is the store."""
 
 READS_FILE: Final = Rx(
-    rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|nano|vim|nl)\s+(?:[^\n|;&>\"'`]*?[\s])?[\"']?(?:[^\s\"'|;&>]*/)?("
-    + STORE
+    rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|nano|vim|nl)\b[^\n|;&>]*?[\s\"'](?:[^\s\"'|;&>]*/)?("
+    + STRONG
+    + rb")|\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|nl)\b[^\n|;&>]*?("
+    + DOTENV
     + rb")"
 )
 SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd)\s[^\n|;&>]*?(" + STRONG + rb")")
@@ -169,7 +171,8 @@ def find_reading(text: Text) -> Iterator[Hit]:
 def _reads(view: View, pattern: Rx) -> Iterator[Hit]:
     data = view.lower
     for match in pattern.finditer(data):
-        if not _is_spared(data, match.start(), match.start(1), match.end(1)):
+        group = 1 if match.start(1) >= 0 else 2
+        if not _is_spared(data, match.start(), match.start(group), match.end(group)):
             yield hit(view, match, Status.FAIL, "reads a credential store")
 
 

@@ -171,7 +171,7 @@ DELETES: Final = (
 
 
 REMOVES: Final = Rx(
-    rb"\b(?:rm(?:[ \t$]+[-\"'/~.$*a-z]|sync)|find[ \t$]+[-\"'/~.$a-z%]|remove-item|ri[ \t]|rd[ \t]|rmdir|del[ \t]|erase[ \t]|rmtree|rimraf|fs\.rm)"
+    rb"\b(?:rm(?:[ \t$]+[-\"'/~.${*a-z]|sync)|find[ \t$]+[-\"'/~.$a-z%]|remove-item|ri[ \t]|rd[ \t]|rmdir|del[ \t]|erase[ \t]|rmtree|rimraf|fs\.rm)"
 )
 
 
