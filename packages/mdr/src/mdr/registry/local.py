@@ -31,9 +31,7 @@ def settings_for(settings: Settings) -> Settings:
             f"cannot use the registry {settings.registry!r}: only file:///DIR is supported",
             hint="leave out --registry and MDR_REGISTRY to use the local data folder",
         )
-    return replace(
-        settings, data=Path(unquote(parts.path)), registry=None, index_on_demand=False
-    )
+    return replace(settings, data=Path(unquote(parts.path)), registry=None, index_on_demand=False)
 
 
 class LocalRegistry:

@@ -1,0 +1,186 @@
+"""Read blobs out of git, hash them, stage them and audit them, on every core.
+
+Processes, because hashing small files and auditing hold Python's lock. Each piece of work opens its own
+``git cat-file --batch``. Staged blobs get their names only after one barrier for all of them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mdr.artifact.types import Kind
+from mdr.digest import Sha256, sha256
+from mdr.registry.stores import chunks
+from mdr.store.files import FileBlobStore, Staged
+from mdr.store.rows import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from mdr.source.types import Oid, Source
+
+    Progress = Callable[[str, int, int], None]
+
+Result = TypeVar("Result")
+SMALL: Final = 200
+"""Blobs below which starting processes costs more than it saves."""
+PIECES_PER_PROCESS: Final = 6
+"""Few enough that git's cache of delta bases pays, many enough that no process ends much later."""
+PIECE_BYTES: Final = 64 << 20
+MAX_DESCRIPTION: Final = 4_096
+"""Characters of a description that the index keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """One blob after it was read."""
+
+    oid: Oid
+    sha256: Sha256
+    size: int
+    staged: Staged | None
+    """``None`` when the store had it."""
+    grades: tuple[Grade, ...]
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What to read, and how each file that is an artifact's own is to be audited."""
+
+    sizes: dict[Oid, int]
+    """Blobs to read, in the order in which to read them, with their size."""
+    kinds: Mapping[Oid, frozenset[Kind]]
+    ruleset: str
+
+
+def harvest(
+    source: Source, root: Path, work: Work, *, workers: int, progress: Progress
+) -> dict[Oid, Read]:
+    """Read, hash, store and audit.
+
+    Args:
+        source: Where the blobs are.
+        root: The data folder.
+        work: What to read.
+        workers: Processes; 0 means one per core.
+        progress: Called with (stage, done, total).
+
+    Returns:
+        What was read, every blob of it durable under its name.
+
+    Raises:
+        mdr.errors.SourceError: source-unreadable.
+        mdr.errors.StoreError: store-unwritable, store-readback.
+    """
+    names = list(work.sizes)
+    if not names:
+        return {}
+    blobs = FileBlobStore(root)
+    found: dict[Oid, Read] = {}
+    number = workers or os.cpu_count() or 1
+    with _executor(len(names), number) as pool:
+        files = max(SMALL, len(names) // (number * PIECES_PER_PROCESS))
+        pieces = list(chunks(names, work.sizes, files=files, total=PIECE_BYTES))
+        jobs = [(source, root, piece, _kinds_of(piece, work), work.ruleset) for piece in pieces]
+        for reads in _each(pool, _read_piece, jobs):
+            found |= {read.oid: read for read in reads}
+            progress("reading and auditing", len(found), len(names))
+        staged = [read.staged for read in found.values() if read.staged is not None]
+        blobs.settle_content(staged)
+        shares = [staged[start : start + 2048] for start in range(0, len(staged), 2048)]
+        folders: set[Path] = set()
+        for each in _each(pool, _rename_piece, [(root, share) for share in shares]):
+            folders |= each
+    blobs.settle_names(folders)
+    return found
+
+
+def describe(data: bytes) -> str | None:
+    """Return what the frontmatter says the file is for, on one line."""
+    from mdr.artifact.frontmatter import read_frontmatter
+
+    values = read_frontmatter(data).values
+    text = values.get("description") if values is not None else None
+    if not isinstance(text, str):
+        return None
+    line = " ".join(text.split())[:MAX_DESCRIPTION]
+    return line.encode("utf-8", "replace").decode("utf-8") or None
+
+
+def _read_piece(
+    source: Source,
+    root: Path,
+    piece: Sequence[Oid],
+    kinds: Mapping[Oid, frozenset[Kind]],
+    ruleset: str,
+) -> list[Read]:
+    blobs = FileBlobStore(root)
+    reads = []
+    for oid, data in source.read(piece):
+        digest = sha256(data)
+        staged = None if blobs.has(digest) else blobs.stage(digest, data)
+        wanted = kinds.get(oid, frozenset())
+        reads.append(
+            Read(
+                oid=oid,
+                sha256=digest,
+                size=len(data),
+                staged=staged,
+                grades=tuple(_grade(data, digest, kind, ruleset) for kind in sorted(wanted)),
+                description=describe(data) if wanted else None,
+            )
+        )
+    return reads
+
+
+def _grade(data: bytes, digest: Sha256, kind: Kind, ruleset: str) -> Grade:
+    from mdr.audit.run import audit
+
+    result = audit(data, kind=kind, ruleset=ruleset)
+    return Grade(
+        sha256=digest, kind=kind.value, ruleset=ruleset, grade=result.grade, penalty=result.penalty
+    )
+
+
+def _rename_piece(root: Path, staged: Sequence[Staged]) -> set[Path]:
+    return FileBlobStore(root).rename(staged)
+
+
+def _kinds_of(piece: Iterable[Oid], work: Work) -> dict[Oid, frozenset[Kind]]:
+    return {oid: work.kinds[oid] for oid in piece if oid in work.kinds}
+
+
+@contextmanager
+def _executor(count: int, number: int) -> Iterator[Executor | None]:
+    if number < 2 or count < SMALL:
+        yield None
+        return
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(number, mp_context=context) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _each(
+    pool: Executor | None, function: Callable[..., Result], jobs: Sequence[tuple[object, ...]]
+) -> Iterator[Result]:
+    """Yield results as they come."""
+    if pool is None:
+        for job in jobs:
+            yield function(*job)
+        return
+    futures = [pool.submit(function, *job) for job in jobs]
+    for future in as_completed(futures):
+        yield future.result()

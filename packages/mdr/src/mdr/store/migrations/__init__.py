@@ -1,0 +1,1 @@
+"""Schema steps, run by Alembic in order. A step that was released is never edited."""
