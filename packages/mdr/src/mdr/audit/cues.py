@@ -10,12 +10,13 @@ from typing import Final
 from mdr.audit.rx import Rx
 
 CUE: Final = Rx(
-    rb"\b(?:never|do not|don't|dont|does not|doesn't|must not|mustn't|should not|shouldn't|avoid"
+    rb"(?:^|[^\w./@\\-])(?:never|do not|don't|dont|does not|doesn't|must not|mustn't|should not|shouldn't|avoid"
     rb"|without|refus\w*|reject\w*|detect\w*|flag|flags|flagged|block|blocks|blocked|prevent\w*"
     rb"|forbid\w*|forbidden|prohibit\w*|no need to|rather than|instead of|not to|cannot|can't"
     rb"|won't|will not|e\.g\.|example|such as|attack\w*|inject\w*|malicious|suspicious|danger\w*"
-    rb"|unsafe|disallow\w*|den(?:y|ies|ied))\b"
+    rb"|unsafe|disallow\w*|den(?:y|ies|ied))(?:$|[^\w./@\\-]|[.](?:\s|$))"
 )
+"""Whole words of prose; ``example`` in a host name or ``detect`` in a file name is no cue."""
 NOT_A_CUE: Final = Rx(
     rb"\b(?:never mind|without (?:asking|telling|informing|notifying|hesitat\w+|delay|fail)"
     rb"|(?:never|do not|don't|cannot|must not|should not) (?:forget|hesitate|worry|fail|wait|be afraid))\b"
