@@ -93,6 +93,9 @@ def _typed(section: str, given: Mapping[str, FrozenValue], unmodelled: dict[str,
     for name, value in given.items():
         if isinstance(value, Unresolved):
             raise _unresolved(section, name, value)
+        if value is None and name in types and "None" not in types[name]:
+            # Bridge's recipes write null for "the default" where the type has no null.
+            continue
         if name in types:
             text = str(value) if name in _TEXT_NUMBERS and value is not None else value
             fields[name] = coerce(section, name, types[name], text)

@@ -162,9 +162,7 @@ def coerce(section: str, name: str, kind: str, value: FrozenValue) -> FrozenValu
     """
     field = f"{section}.{name}"
     if value is None:
-        if "None" in kind or kind == "FrozenValue":
-            return None
-        raise wrong_type(field, kind, value)
+        return None
     if name in ZERO_IS_NONE and value == 0 and value is not False:
         return None
     result = _special(field, name, value)
@@ -313,6 +311,8 @@ def _ints(field: str, kind: str, value: FrozenValue) -> tuple[int, ...]:
 
 
 def _int_pair(field: str, kind: str, value: FrozenValue) -> tuple[int, ...]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value, 0)
     pair = _ints(field, kind, value)
     if len(pair) != 2:
         raise wrong_type(field, kind, value)

@@ -215,13 +215,6 @@ def _sequence(job: JobConfig) -> Iterator[Problem]:
             "model.tensor_model_parallel_size * model.context_parallel_size",
             tp * cp,
         )
-    if model.sequence_parallel and tp == 1:
-        yield (
-            "conflicting-values",
-            "model.sequence_parallel=true without tensor parallelism",
-            "model.sequence_parallel=false, or model.tensor_model_parallel_size=2 or more",
-            {"field": "model.sequence_parallel", "value": True},
-        )
 
 
 def _precision(job: JobConfig) -> Iterator[Problem]:

@@ -54,7 +54,8 @@ def load(
         draft, identity = _read(read_job(path, stdin))
     apply_overrides(draft, overrides)
     expand_mixed_precision(draft)
-    finish_sections(draft)
+    entry_point = draft.get("framework", "entry_point") or identity.entry_point
+    finish_sections(draft, str(entry_point))
     job = build(draft, identity)
     check_geometry(job)
     return require_complete(job, require)

@@ -30,8 +30,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "model.mamba_hybrid_override_pattern": "model.hybrid_override_pattern",
 }
 """Fields that another section may give, as Bridge keeps them equal or renames them."""
-NULL_IS_DEFAULT: Final = frozenset(("attention_backend", "offload_modules", "cuda_graph_impl"))
-"""Bridge recipes write null here for "the default"."""
+_BRIDGE: Final = "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/"
 LOCAL_SPECS: Final = ("local_layer_spec", "get_gpt_layer_local_spec")
 PEFT_SCHEMES: Final[Mapping[str, str]] = {
     "lora": "lora",
@@ -138,28 +137,48 @@ def _object(value: Mapping[str, FrozenValue]) -> FrozenValue:
     return rest or ({} if value.get("_call_", True) else str(value["_target_"]))
 
 
-def finish_sections(draft: Draft) -> None:
+def finish_sections(draft: Draft, entry_point: str) -> None:
     """Bring fields that two sections share, or that have two names, to where the job has them.
 
     Args:
         draft: Changed in place, after overrides.
+        entry_point: ``bridge`` or ``megatron-lm``.
 
     Raises:
         ConfigError: ``conflicting-values`` when two places disagree.
     """
     for name, target in ALIASES.items():
         _move(draft, name, target)
-    for name in NULL_IS_DEFAULT:
-        if draft.has("model", name) and draft.get("model", name) is None:
-            draft.sections["model"].pop(name)
+    if entry_point == "bridge":
+        _bridge_parallel(draft)
     spec = draft.get("model", "transformer_layer_spec")
     if isinstance(spec, str) and spec.rpartition(".")[2] in LOCAL_SPECS:
         draft.change(
             "model.transformer_impl",
             "local",
             "model.transformer_layer_spec is the local spec",
-            "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/models/gpt_provider.py",
+            f"{_BRIDGE}models/gpt_provider.py",
         )
+
+
+def _bridge_parallel(draft: Draft) -> None:
+    """Set the two parallel sizes that Bridge decides before Megatron Core sees them."""
+    source = f"{_BRIDGE}models/transformer_config.py TransformerConfig.finalize"
+    without_tensor = draft.get("model", "tensor_model_parallel_size", 1) == 1
+    if draft.get("model", "sequence_parallel") is True and without_tensor:
+        why = "Bridge turns it off without tensor parallelism"
+        draft.change("model.sequence_parallel", after=False, why=why, source=source)
+    experts = draft.get("model", "expert_model_parallel_size", 1)
+    unset = draft.get("model", "expert_tensor_parallel_size") is None
+    if unset and isinstance(experts, int) and experts > 1 and not _old_bridge(draft):
+        why = "with expert parallelism Bridge defaults it to 1; Megatron-LM to the tensor parallel size"
+        draft.change("model.expert_tensor_parallel_size", 1, why, source)
+
+
+def _old_bridge(draft: Draft) -> bool:
+    """Tell whether the job is for a Bridge before 0.6, which leaves the expert size to Megatron Core."""
+    version = str(draft.get("framework", "megatron_bridge", "")).lower().removeprefix("v")
+    return version.startswith(("0.1", "0.2", "0.3", "0.4", "0.5"))
 
 
 def _move(draft: Draft, name: str, target: str) -> None:

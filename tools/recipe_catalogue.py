@@ -1,0 +1,826 @@
+"""Write the catalogue of Megatron Bridge's recipes from a clone of it.
+
+    tools/recipe_catalogue.py BRIDGE_GIT_DIR > packages/recompute/src/recompute/config/recipes.json
+
+Reads the recipe functions as syntax trees and follows them with a small interpreter of its own: assignments,
+calls of other recipe functions, literals, ``if`` whose condition is known. Nothing of Bridge is imported or run.
+What the interpreter cannot know (an argument without a default, a value made by torch) is left out; a recipe
+whose model comes from Hugging Face names the checkpoint, and its sizes stand in ``architectures.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import operator
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from known_fields import BRIDGE, archive
+from recompute.config.mixed_precision import DEFAULTS
+from recompute.config.section_types import kinds
+
+ARCHITECTURES = (
+    Path(__file__).parents[1] / "packages/recompute/src/recompute/config/architectures.json"
+)
+
+ROOT = "src/"
+PACKAGES = (
+    "megatron.bridge.recipes.",
+    "megatron.bridge.perf_recipes.",
+    "megatron.bridge.training.",
+    "megatron.bridge.models.",
+    "megatron.bridge.peft.",
+)
+SECTIONS = (
+    "model",
+    "train",
+    "optimizer",
+    "ddp",
+    "peft",
+    "dataset",
+    "dist",
+    "rng",
+    "mixed_precision",
+    "comm_overlap",
+)
+MAX_DEPTH = 40
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Div: operator.truediv,
+    ast.BitOr: operator.or_,
+}
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: lambda a, b: a is b or (a == b and b in (True, False)),
+    ast.IsNot: lambda a, b: a is not b,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+BUILTINS: dict[str, Any] = {
+    "max": max,
+    "min": min,
+    "len": len,
+    "list": list,
+    "dict": dict,
+    "str": str,
+    "int": int,
+    "set": set,
+    "range": range,
+    "sorted": sorted,
+    "float": float,
+    "bool": bool,
+    "tuple": tuple,
+    "any": any,
+    "all": all,
+    "sum": sum,
+}
+
+
+KNOWN = {
+    "model": set(kinds("model")),
+    "train": set(kinds("train")),
+    "optimizer": set(kinds("optimizer")),
+    "ddp": set(kinds("ddp")),
+    "peft": set(kinds("peft")),
+    "dataset": {"seq_length"},
+    "dist": {"use_torch_fsdp2", "use_megatron_fsdp"},
+    "rng": {"te_rng_tracker"},
+    "mixed_precision": {*DEFAULTS, "fp8_param", "fp4_param"},
+}
+"""Section -> the fields that a job has; the others do not enter the memory model."""
+RENAMED = {"hybrid_layer_pattern": "hybrid_override_pattern"}
+
+
+class Unknown:
+    """A value that only running Bridge would give."""
+
+    def __bool__(self) -> bool:
+        raise Stuck
+
+    def __deepcopy__(self, memo: object) -> Unknown:
+        return self
+
+
+class Stuck(Exception):
+    """The interpreter cannot go on with this expression."""
+
+
+class Return(Exception):
+    """A function returned."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+UNKNOWN = Unknown()
+
+
+class External:
+    """A name from outside Bridge, such as ``torch.bfloat16``."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, External) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __deepcopy__(self, memo: object) -> External:
+        return self
+
+
+class Object:
+    """An instance of a configuration class: what was set on it, and the class for its defaults."""
+
+    def __init__(self, kind: str, values: dict[str, Any]) -> None:
+        self.kind = kind
+        self.values = values
+
+
+class Repository:
+    """The modules of Bridge as syntax trees, and the names they define."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.trees: dict[str, ast.Module] = {}
+        for path, text in files.items():
+            name = path.removeprefix(ROOT).removesuffix(".py").replace("/", ".")
+            self.trees[name.removesuffix(".__init__")] = ast.parse(text)
+        self.cache: dict[str, dict[str, Any]] = {}
+
+    def names(self, module: str) -> dict[str, Any]:
+        """Return what a module defines: nodes of functions and classes, values, and imports as pairs."""
+        if module in self.cache:
+            return self.cache[module]
+        found: dict[str, Any] = {}
+        self.cache[module] = found
+        for node in self.trees[module].body:
+            self._define(node, module, found)
+        return found
+
+    def _define(self, node: ast.stmt, module: str, found: dict[str, Any]) -> None:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = (node, module)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                base = ".".join([*parts[: len(parts) - node.level], base]).strip(".")
+            for alias in node.names:
+                found[alias.asname or alias.name] = ("import", base, alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                found[(alias.asname or alias.name).partition(".")[0]] = External(
+                    (alias.asname and alias.name) or alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                found[target.id] = ("value", node.value, module)
+        elif isinstance(node, ast.Try | ast.If):
+            for inner in node.body:
+                self._define(inner, module, found)
+
+    def resolve(self, module: str, name: str, depth: int = 0) -> Any:
+        """Return what a name stands for, imports followed."""
+        if module not in self.trees or depth > MAX_DEPTH:
+            return External(f"{module}.{name}")
+        found = self.names(module).get(name)
+        if found is None:
+            if f"{module}.{name}" in self.trees:
+                return ("module", f"{module}.{name}")
+            for node in self.trees[module].body:
+                if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
+                    value = self.resolve(node.module or "", name, depth + 1)
+                    if not isinstance(value, External):
+                        return value
+            return External(f"{module}.{name}")
+        if isinstance(found, tuple) and found[0] == "import":
+            return self.resolve(found[1], found[2], depth + 1)
+        return found
+
+    def defaults(self, kind: tuple[ast.ClassDef, str]) -> dict[str, Any]:
+        """Return the literal defaults of a class and its bases."""
+        node, module = kind
+        values: dict[str, Any] = {}
+        for base in node.bases:
+            if isinstance(base, ast.Name):
+                parent = self.resolve(module, base.id)
+                if isinstance(parent, tuple) and isinstance(parent[0], ast.ClassDef):
+                    values.update(self.defaults(parent))
+        for item in node.body:
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and item.value is not None
+            ):
+                values[item.target.id] = (item.value, module)
+            elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
+                values[item.targets[0].id] = (item.value, module)
+        return values
+
+
+class Interpreter:
+    """Runs recipe functions over syntax trees."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self.depth = 0
+        self.unknown: set[str] = set()
+
+    def call(
+        self, function: tuple[ast.FunctionDef, str], args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function and return what it returns."""
+        node, module = function
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.depth -= 1
+            return UNKNOWN
+        scope: dict[str, Any] = {}
+        names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+        for name, default in zip(reversed(names), reversed(node.args.defaults), strict=False):
+            scope[name] = self.value(default, {}, module)
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            scope[argument.arg] = UNKNOWN if default is None else self.value(default, {}, module)
+        scope |= dict(zip(names, args, strict=False)) | {
+            k: v
+            for k, v in kwargs.items()
+            if k in names or k in {a.arg for a in node.args.kwonlyargs}
+        }
+        if node.args.kwarg:
+            scope[node.args.kwarg.arg] = {k: v for k, v in kwargs.items() if k not in scope}
+        for name in names:
+            scope.setdefault(name, UNKNOWN)
+        try:
+            self.body(node.body, scope, module)
+        except Return as result:
+            return result.value
+        finally:
+            self.depth -= 1
+        return None
+
+    def body(self, nodes: list[ast.stmt], scope: dict[str, Any], module: str) -> None:
+        """Run statements."""
+        for node in nodes:
+            self.statement(node, scope, module)
+
+    def statement(  # noqa: C901, PLR0912 - one case per kind of statement
+        self, node: ast.stmt, scope: dict[str, Any], module: str
+    ) -> None:
+        """Run one statement; what is not understood changes nothing."""
+        match node:
+            case ast.Return():
+                raise Return(None if node.value is None else self.value(node.value, scope, module))
+            case ast.Assign():
+                value = self.value(node.value, scope, module)
+                for target in node.targets:
+                    self.assign(target, value, scope, module)
+            case ast.AnnAssign() if node.value is not None:
+                self.assign(node.target, self.value(node.value, scope, module), scope, module)
+            case ast.AugAssign():
+                target = ast.BinOp(left=node.target, op=node.op, right=node.value)
+                self.assign(node.target, self.value(target, scope, module), scope, module)
+            case ast.If():
+                try:
+                    branch = node.body if self.value(node.test, scope, module) else node.orelse
+                except Stuck:
+                    self.unknown.add(ast.unparse(node.test))
+                    return
+                self.body(branch, scope, module)
+            case ast.For():
+                items = self.value(node.iter, scope, module)
+                if isinstance(items, list | tuple | range | dict):
+                    for item in items:
+                        self.assign(node.target, item, scope, module)
+                        self.body(node.body, scope, module)
+            case ast.Expr():
+                self.value(node.value, scope, module)
+            case ast.With() | ast.Try():
+                self.body(node.body, scope, module)
+            case ast.FunctionDef():
+                scope[node.name] = (node, module)
+            case ast.ImportFrom():
+                for alias in node.names:
+                    scope[alias.asname or alias.name] = self.repository.resolve(
+                        node.module or "", alias.name
+                    )
+            case ast.Delete():
+                for target in node.targets:
+                    if isinstance(target, ast.Attribute):
+                        owner = self.value(target.value, scope, module)
+                        if isinstance(owner, Object):
+                            owner.values.pop(target.attr, None)
+
+    def assign(self, target: ast.expr, value: Any, scope: dict[str, Any], module: str) -> None:
+        """Bind a target."""
+        match target:
+            case ast.Name():
+                scope[target.id] = value
+            case ast.Attribute():
+                owner = self.value(target.value, scope, module)
+                if isinstance(owner, Object):
+                    if target.attr == "model" and isinstance(value, Unknown):
+                        value = Object("Model", {})
+                    owner.values[target.attr] = value
+            case ast.Subscript():
+                owner = self.value(target.value, scope, module)
+                key = self.value(target.slice, scope, module)
+                if isinstance(owner, dict) and not isinstance(key, Unknown):
+                    owner[key] = value
+            case ast.Tuple() if isinstance(value, tuple | list):
+                for item, part in zip(target.elts, value, strict=False):
+                    self.assign(item, part, scope, module)
+
+    def value(self, node: ast.expr, scope: dict[str, Any], module: str) -> Any:
+        """Return the value of an expression, or ``UNKNOWN``."""
+        try:
+            return self._value(node, scope, module)
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError):
+            return UNKNOWN
+
+    def _value(  # noqa: C901, PLR0911, PLR0912 - one case per kind of expression
+        self, node: ast.expr, scope: dict[str, Any], module: str
+    ) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self.name(node.id, scope, module)
+            case ast.Attribute():
+                return self.attribute(self.value(node.value, scope, module), node.attr)
+            case ast.Call():
+                return self.invoke(node, scope, module)
+            case ast.List() | ast.Tuple() | ast.Set():
+                items: list[Any] = []
+                for item in node.elts:
+                    if isinstance(item, ast.Starred):
+                        items += list(self.value(item.value, scope, module))
+                    else:
+                        items.append(self.value(item, scope, module))
+                return items if isinstance(node, ast.List) else tuple(items)
+            case ast.Dict():
+                result: dict[Any, Any] = {}
+                for key, item in zip(node.keys, node.values, strict=True):
+                    if key is None:
+                        inner = self.value(item, scope, module)
+                        result |= inner if isinstance(inner, dict) else {}
+                    else:
+                        result[self.value(key, scope, module)] = self.value(item, scope, module)
+                return result
+            case ast.BinOp():
+                left, right = (
+                    self.value(node.left, scope, module),
+                    self.value(node.right, scope, module),
+                )
+                if isinstance(left, Unknown) or isinstance(right, Unknown):
+                    return UNKNOWN
+                return BINARY[type(node.op)](left, right)
+            case ast.UnaryOp():
+                operand = self.value(node.operand, scope, module)
+                if isinstance(operand, Unknown):
+                    return UNKNOWN
+                return (not operand) if isinstance(node.op, ast.Not) else -operand
+            case ast.BoolOp():
+                return self.logic(node, scope, module)
+            case ast.Compare():
+                return self.compare(node, scope, module)
+            case ast.IfExp():
+                test = self.value(node.test, scope, module)
+                if isinstance(test, Unknown):
+                    return UNKNOWN
+                return self.value(node.body if test else node.orelse, scope, module)
+            case ast.Subscript():
+                return self.value(node.value, scope, module)[self.value(node.slice, scope, module)]
+            case ast.JoinedStr():
+                parts = [
+                    self.value(p.value, scope, module)
+                    if isinstance(p, ast.FormattedValue)
+                    else self.value(p, scope, module)
+                    for p in node.values
+                ]
+                return (
+                    UNKNOWN
+                    if any(isinstance(p, Unknown) for p in parts)
+                    else "".join(map(str, parts))
+                )
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+                return self.comprehension(node, scope, module)
+            case _:
+                return UNKNOWN
+
+    def comprehension(
+        self,
+        node: ast.ListComp | ast.SetComp | ast.GeneratorExp,
+        scope: dict[str, Any],
+        module: str,
+    ) -> Any:
+        """Return the list that a comprehension makes."""
+        loop = node.generators[0]
+        items = self.value(loop.iter, scope, module)
+        if isinstance(items, Unknown) or len(node.generators) > 1:
+            return UNKNOWN
+        result = []
+        for item in items:
+            inner = dict(scope)
+            self.assign(loop.target, item, inner, module)
+            if all(self.value(test, inner, module) for test in loop.ifs):
+                result.append(self.value(node.elt, inner, module))
+        return result
+
+    def logic(self, node: ast.BoolOp, scope: dict[str, Any], module: str) -> Any:
+        """Return what ``and`` or ``or`` gives, as far as it is known."""
+        unknown = False
+        value: Any = None
+        for item in node.values:
+            value = self.value(item, scope, module)
+            if isinstance(value, Unknown):
+                unknown = True
+            elif bool(value) == isinstance(node.op, ast.Or):
+                return value
+        return UNKNOWN if unknown else value
+
+    def compare(self, node: ast.Compare, scope: dict[str, Any], module: str) -> Any:
+        """Return what a comparison gives."""
+        left = self.value(node.left, scope, module)
+        for op, item in zip(node.ops, node.comparators, strict=True):
+            right = self.value(item, scope, module)
+            if isinstance(left, Unknown) or isinstance(right, Unknown):
+                return UNKNOWN
+            if not COMPARE[type(op)](left, right):
+                return False
+            left = right
+        return True
+
+    def name(self, name: str, scope: dict[str, Any], module: str) -> Any:
+        """Return what a name stands for."""
+        if name in scope:
+            return scope[name]
+        found = self.repository.resolve(module, name)
+        if isinstance(found, tuple) and found[0] == "value":
+            return self.value(found[1], {}, found[2])
+        if isinstance(found, External) and found.path == f"{module}.{name}":
+            return ("builtin", name) if name in BUILTINS or name in SPECIAL else UNKNOWN
+        return found
+
+    def attribute(self, owner: Any, name: str) -> Any:  # noqa: PLR0911 - one case per kind of owner
+        """Return an attribute."""
+        match owner:
+            case Object():
+                if name in owner.values:
+                    return owner.values[name]
+                return self.default(owner, name)
+            case External():
+                return External(f"{owner.path}.{name}")
+            case ("module", path):
+                found = self.repository.resolve(path, name)
+                return (
+                    self.value(found[1], {}, found[2])
+                    if isinstance(found, tuple) and found[0] == "value"
+                    else found
+                )
+            case dict() | list() | str() | set():
+                return ("method", owner, name)
+            case (ast.ClassDef() as node, _):
+                if node.name == "AutoBridge":
+                    return ("method", Object("AutoBridge", {}), name)
+                return External(f"{node.name}.{name}")
+            case _:
+                return UNKNOWN
+
+    def default(self, owner: Object, name: str) -> Any:
+        """Return a class default, or a bound method."""
+        if owner.kind == "Model":
+            sizes = architecture(owner)
+            if name in sizes:
+                return sizes[name]
+        kind = CLASSES.get(owner.kind)
+        if kind is None:
+            return ("method", owner, name)
+        values = self.repository.defaults(kind)
+        if name not in values:
+            return ("method", owner, name)
+        node, module = values[name]
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "field"
+        ):
+            for keyword in node.keywords:
+                if keyword.arg == "default":
+                    return self.value(keyword.value, {}, module)
+            return UNKNOWN
+        return self.value(node, {}, module)
+
+    def invoke(self, node: ast.Call, scope: dict[str, Any], module: str) -> Any:
+        """Evaluate the arguments of a call and apply it."""
+        function = self.value(node.func, scope, module)
+        args: list[Any] = []
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                inner = self.value(argument.value, scope, module)
+                args += list(inner) if isinstance(inner, list | tuple) else []
+            else:
+                args.append(self.value(argument, scope, module))
+        kwargs: dict[str, Any] = {}
+        for keyword in node.keywords:
+            item = self.value(keyword.value, scope, module)
+            if keyword.arg is None:
+                kwargs |= item if isinstance(item, dict) else {}
+            else:
+                kwargs[keyword.arg] = item
+        return self.apply(function, args, kwargs)
+
+    def apply(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Apply a function, a class or a method."""
+        match function:
+            case (ast.FunctionDef(), _):
+                return self.call(function, args, kwargs)
+            case (ast.ClassDef() as node, _):
+                CLASSES[node.name] = function
+                return self.construct(node.name, function, args, kwargs)
+            case ("builtin", name):
+                return self.builtin(name, args, kwargs)
+            case ("method", owner, name):
+                return self.method(owner, name, args, kwargs)
+            case External():
+                return self.external(function.path, args, kwargs)
+            case _:
+                return UNKNOWN
+
+    def construct(
+        self, name: str, kind: tuple[ast.ClassDef, str], args: list[Any], kwargs: dict[str, Any]
+    ) -> Object:
+        """Return an instance."""
+        fields = list(self.repository.defaults(kind))
+        values = dict(zip(fields, args, strict=False)) | kwargs
+        if name == "AutoBridge":
+            return Object(name, {})
+        return Object(name, values)
+
+    def external(self, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what a name from outside gives, where that is plain."""
+        last = path.rpartition(".")[2]
+        if last in ("deepcopy", "copy") and args:
+            return copy.deepcopy(args[0])
+        if last == "replace" and args and isinstance(args[0], Object):
+            return Object(args[0].kind, {**args[0].values, **kwargs})
+        if last in {"from_hf_pretrained", "from_auto_config"}:
+            return Object(
+                "HuggingFace", {"hf_model": args[0] if args else kwargs.get("path", UNKNOWN)}
+            )
+        if last[:1].isupper():
+            return Object(last, dict(kwargs))
+        return UNKNOWN
+
+    def method(self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a method."""
+        if isinstance(owner, Object):
+            if name in ("from_hf_pretrained", "from_auto_config") or owner.kind == "HuggingFace":
+                model = (
+                    args[0]
+                    if name.startswith("from_") and args
+                    else owner.values.get("hf_model", UNKNOWN)
+                )
+                kind = "HuggingFace" if name.startswith("from_") else "Model"
+                return Object(kind, {"hf_model": model})
+            if owner.kind == "Model" and name.startswith("to_"):
+                return owner
+            kind = CLASSES.get(owner.kind)
+            for item in kind[0].body if kind else ():
+                if isinstance(item, ast.FunctionDef) and item.name == name and kind:
+                    return self.call((item, kind[1]), [owner, *args], kwargs)
+            return UNKNOWN
+        if isinstance(owner, dict | list | str | set) and not name.startswith("_"):
+            return getattr(owner, name)(*args, **kwargs)
+        return UNKNOWN
+
+    def builtin(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a builtin."""
+        if name in SPECIAL:
+            return SPECIAL[name](self, *args)
+        if any(isinstance(a, Unknown) for a in args):
+            return UNKNOWN
+        return BUILTINS[name](*args, **kwargs)
+
+
+EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+
+
+def architecture(model: Object) -> dict[str, Any]:
+    """Return what is known about the sizes of a model from Hugging Face."""
+    table: dict[str, Any] = json.loads(ARCHITECTURES.read_text(encoding="utf-8"))
+    config = table.get(str(model.values.get("hf_model")), {})
+    if "model" in config:
+        return dict(config["model"])
+    experts = next((config[name] for name in EXPERTS if name in config), None)
+    more = {"num_moe_experts": experts} if config else {}
+    heads = {"mtp_num_layers": config.get("num_nextn_predict_layers")} if config else {}
+    layers = {"num_layers": config["num_hidden_layers"]} if config else {}
+    return {**more, **heads, **layers, "cuda_graph_impl": "none"}
+
+
+def special_getattr(run: Interpreter, owner: Any, name: str, *default: Any) -> Any:
+    """``getattr``."""
+    value = run.attribute(owner, name)
+    missing = isinstance(value, tuple) and value[:1] == ("method",)
+    return (default[0] if default else UNKNOWN) if missing else value
+
+
+def special_setattr(_: Interpreter, owner: Any, name: str, value: Any) -> None:
+    """``setattr``."""
+    if isinstance(owner, Object):
+        owner.values[name] = value
+
+
+def special_isinstance(_: Interpreter, value: Any, kind: Any) -> Any:
+    """``isinstance`` by class name."""
+    names = kind if isinstance(kind, tuple) and not isinstance(kind[0], ast.AST | str) else (kind,)
+    found = set()
+    for item in names:
+        match item:
+            case ("builtin", name):
+                found.add(name)
+            case (ast.ClassDef() as node, _):
+                found.add(node.name)
+            case External():
+                found.add(item.path.rpartition(".")[2])
+    if isinstance(value, Object):
+        return value.kind in found
+    return type(value).__name__ in found
+
+
+SPECIAL: dict[str, Callable[..., Any]] = {
+    "getattr": special_getattr,
+    "setattr": special_setattr,
+    "isinstance": special_isinstance,
+    "hasattr": lambda _, owner, *__: isinstance(owner, Object),
+    "print": lambda *_: None,
+    "deepcopy": lambda _, value: copy.deepcopy(value),
+}
+CLASSES: dict[str, tuple[ast.ClassDef, str]] = {}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of JSON types; raise ``Stuck`` for what is not known."""
+    match value:
+        case Unknown():
+            raise Stuck
+        case External():
+            parts = value.path.split(".")
+            return (
+                value.path if parts[0] == "torch" or parts[-2:-1] == ["functional"] else parts[-1]
+            )
+        case Object():
+            return {"_class": value.kind, **plain_fields(value.values)}
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case (ast.FunctionDef() as node, _) | (ast.ClassDef() as node, _):
+            return node.name
+        case list() | tuple() | set():
+            if value and value[0] in ("builtin", "method", "module"):
+                raise Stuck
+            return [plain(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            raise Stuck
+
+
+def plain_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are known."""
+    found = {}
+    for name, value in values.items():
+        try:
+            found[name] = plain(value)
+        except Stuck:
+            continue
+    return found
+
+
+LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+ENVIRONMENT = re.compile(r"PYTORCH_.*|NVTE_.*|CUDA_DEVICE_MAX_CONNECTIONS|NCCL_GRAPH_REGISTER")
+
+
+def entry(run: Interpreter, config: Object) -> dict[str, Any]:
+    """Return the catalogue's entry of one configuration: the fields that a job has, and the checkpoint."""
+    result: dict[str, Any] = {}
+    for section in SECTIONS:
+        value = config.values.get(section)
+        if isinstance(value, str):
+            result[section] = value
+        if not isinstance(value, Object):
+            continue
+        fields = {**inherited_fields(run, section, value), **plain_fields(value.values)}
+        if section == "model":
+            result["provider"] = value.kind
+            result["hf_model"] = fields.pop("hf_model", None)
+            fields = {RENAMED.get(k, k): v for k, v in fields.items()}
+            fields["pipeline_model_parallel_layout"] = layout(
+                fields.get("pipeline_model_parallel_layout")
+            )
+        if section == "peft":
+            result["peft_class"] = value.kind
+        known = KNOWN.get(section, set(fields))
+        result[section] = {
+            k: v for k, v in sorted(fields.items()) if k in known and not callable_text(k, v)
+        }
+    variables = config.values.get("env_vars")
+    if isinstance(variables, dict):
+        known_variables = plain_fields(variables)
+        result["env_vars"] = {
+            k: str(v) for k, v in known_variables.items() if ENVIRONMENT.fullmatch(k)
+        }
+    return result
+
+
+def inherited_fields(run: Interpreter, section: str, value: Object) -> dict[str, Any]:
+    """Return the class defaults of a provider that the recipe builds itself."""
+    kind = CLASSES.get(value.kind)
+    if section != "model" or kind is None or value.kind == "Model":
+        return {}
+    found = {name: run.default(value, name) for name in run.repository.defaults(kind)}
+    return plain_fields(found)
+
+
+def callable_text(name: str, value: Any) -> bool:
+    """Tell whether a value is a function's name where the job has a number or a list."""
+    return name == "pipeline_model_parallel_layout" and value is None
+
+
+def layout(cells: Any) -> str | None:
+    """Return an explicit pipeline layout as one string."""
+    if isinstance(cells, list) and all(isinstance(cell, list) for cell in cells):
+        return "|".join("".join(LAYOUT[part] for part in cell) for cell in cells)
+    return cells if isinstance(cells, str) else None
+
+
+def main() -> None:
+    """Interpret every ``*_config`` function of the recipe packages and print the entries."""
+    files = dict(archive(sys.argv[1], BRIDGE, "src/megatron/bridge"))
+    repository = Repository({p: t for p, t in files.items() if p.startswith(ROOT)})
+    result: dict[str, Any] = {}
+    for module in sorted(repository.trees):
+        if not module.startswith(PACKAGES[:2]) or ".utils" in module:
+            continue
+        for name, found in sorted(repository.names(module).items()):
+            is_recipe = (
+                isinstance(found, tuple)
+                and isinstance(found[0], ast.FunctionDef)
+                and found[1] == module
+            )
+            if not is_recipe or not name.endswith("_config") or name.startswith("_"):
+                continue
+            run = Interpreter(repository)
+            provider = repository.resolve("megatron.bridge.models.gpt_provider", "GPTModelProvider")
+            CLASSES["Model"] = provider
+            config = run.call(found, [], {})
+            if not isinstance(config, Object) or config.kind != "ConfigContainer":
+                print(f"{module}.{name}: {type(config).__name__}", file=sys.stderr)
+                continue
+            made = entry(run, config)
+            made["kind"] = "perf" if "perf_recipes" in module else "lib"
+            made["source"] = module.replace(".", "/").removeprefix("megatron/bridge/")
+            gpus = re.search(r"_(\d+)gpu_([a-z0-9]+)_", name)
+            if gpus:
+                made["num_gpus"], made["gpu"] = int(gpus[1]), gpus[2]
+            result[name] = made
+    for alias, name in aliases(repository, result):
+        result[alias] = {"same_as": name}
+    print("{")
+    for position, name in enumerate(sorted(result)):
+        text = json.dumps(result[name], separators=(",", ":"), sort_keys=True)
+        print(("," if position else "") + f'"{name}": {text}')
+    print("}")
+
+
+def aliases(repository: Repository, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the other names under which Bridge exports a recipe."""
+    pairs = []
+    for module in repository.trees:
+        if not module.startswith(PACKAGES[:2]):
+            continue
+        for alias, target in repository.names(module).items():
+            imported = isinstance(target, tuple) and target[0] == "import" and target[2] in found
+            if imported and alias not in found and alias.endswith("_config"):
+                pairs.append((alias, target[2]))
+    return sorted(set(pairs))
+
+
+if __name__ == "__main__":
+    main()
