@@ -59,7 +59,7 @@ def _no_rope_attention(model: ModelConfig, shape: Shape, source: str, target: st
 
 def _latent_attention(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
     ops = mla_attention(model, shape, source, target)
-    return ops, (core_attention_region(), *mla_regions(model))
+    return ops, (core_attention_region(), *mla_regions(model, shape))
 
 
 def _delta_net(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:

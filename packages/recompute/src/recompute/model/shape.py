@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, ModelConfig
@@ -51,6 +52,10 @@ class Shape:
     """Feed-forward width of the shared experts on this rank."""
     expert_load: float = 1.0
     """Routed tokens that arrive at this rank over their mean: 1 balanced, more on a hot rank."""
+    permutes_by_sort: bool = True
+    """Unfused permutation sorts the whole routing map (from core 0.17); before, it selects by mask."""
+    norms_whole_query: bool = True
+    """MLA without query compression fuses its query norm into ``linear_q_proj`` (from core 0.19)."""
 
     @property
     def stream_tokens(self) -> int:
@@ -133,7 +138,16 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         // expert_tensor_parallel(model),
         shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
         expert_load=expert_load,
+        permutes_by_sort=_from_release(job, (0, 17)),
+        norms_whole_query=_from_release(job, (0, 19)),
     )
+
+
+def _from_release(job: JobConfig, first: tuple[int, int]) -> bool:
+    """Say whether the job's Megatron Core is a release or later; unknown is the newest."""
+    version = job.framework.megatron_core
+    found = re.match(r"(\d+)\.(\d+)", version) if version else None
+    return found is None or (int(found[1]), int(found[2])) >= first
 
 
 def expert_tensor_parallel(model: ModelConfig) -> int:

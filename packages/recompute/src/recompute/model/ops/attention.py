@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recompute.config.schema import ModelConfig
-from recompute.model.ops.linear import normed_column_linear, row_linear
+from recompute.model.ops.linear import (
+    norm_statistics,
+    norm_weight,
+    normed_column_linear,
+    row_linear,
+)
 from recompute.model.shape import Shape
 from recompute.model.tape import Link, Mechanism, Op, OpClass, Region, Tensor
 
@@ -104,15 +109,14 @@ def _position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
 
 def _head_norm(model: ModelConfig, shape: Shape, side: str, heads: int, size: int) -> Op:
     """Norm over each head's channels: keeps its input and one statistic a head and token."""
-    statistics = shape.tokens * heads * 4 * (1 if model.normalization == "RMSNorm" else 2)
     return Op(
         name=f"self_attention.{side[0]}_layernorm",
         kind=OpClass.NORM,
         reads=(side,),
         writes=(Tensor(name=f"{side}_normed", size=size),),
         saves=(side,),
-        keeps=(Tensor(name=f"{side}_norm.statistics", size=statistics),),
-        weight_bytes=shape.head_dim * shape.act,
+        keeps=norm_statistics(model, f"{side}_norm", shape.tokens * heads),
+        weight_bytes=norm_weight(model, shape.head_dim, shape.act),
         traffic=2 * size,
     )
 

@@ -136,14 +136,12 @@ def _alias(source: str, counts: Routed) -> Op:
 
 
 def _permute(model: ModelConfig, shape: Shape, source: str, counts: Routed) -> Op:
-    """Copy each token once for each chosen expert, in the order of experts.
+    """Copy each token once for each chosen expert, in the order of experts; keep their rows.
 
-    Unfused, the gather of probabilities keeps a slice of the sorted [E * S] index, which holds the
-    whole of it, and the gather of tokens keeps their rows. Fused, one row map [S, 2 E + 1].
+    Fused, one row map [S, 2 E + 1] is kept.
     """
     experts, local, tokens = model.num_moe_experts or 0, shape.stream_tokens, counts.sent
     index = local * (2 * experts + 1) * ROW_ID if model.moe_permute_fusion else tokens * INDEX
-    keeps = (_sorted_index(model, experts * local, tokens),)
     return Op(
         name="mlp.token_dispatcher.permute",
         kind=OpClass.ROUTING,
@@ -155,17 +153,29 @@ def _permute(model: ModelConfig, shape: Shape, source: str, counts: Routed) -> O
             Tensor(name="permute.index", size=index),
         ),
         saves=("permute.index",),
-        keeps=() if model.moe_permute_fusion else keeps,
+        keeps=_selection(model, shape, counts, experts * local),
         retains=("permute.index",),
         forward_workspace=0 if model.moe_permute_fusion else 2 * experts * local * INDEX,
         traffic=(local + tokens) * counts.token,
     )
 
 
-def _sorted_index(model: ModelConfig, every: int, tokens: int) -> Tensor:
-    """The index that gathers probabilities: exact with padding, else a slice of the whole sort."""
-    padded = model.moe_pad_expert_input_to_capacity
-    return Tensor(name="permute.sorted", size=(tokens if padded else every) * INDEX)
+def _selection(model: ModelConfig, shape: Shape, counts: Routed, every: int) -> tuple[Tensor, ...]:
+    """What the unfused selection of probabilities keeps.
+
+    By sort, an index: a slice that holds all of the sorted map, or exactly the slots of padded
+    experts. By mask, transposed copies of probabilities and map.
+    """
+    if model.moe_permute_fusion:
+        return ()
+    if model.moe_pad_expert_input_to_capacity:
+        return (Tensor(name="permute.sorted", size=counts.sent * INDEX),)
+    if shape.permutes_by_sort:
+        return (Tensor(name="permute.sorted", size=every * INDEX),)
+    return (
+        Tensor(name="permute.probs", size=every * counts.prob),
+        Tensor(name="permute.map", size=every),
+    )
 
 
 def _exchange(
@@ -431,7 +441,7 @@ def _deepep_permute(model: ModelConfig, shape: Shape, counts: Routed, tokens: in
             Tensor(name="permute.index", size=index),
         ),
         saves=("permute.index",),
-        keeps=() if fused else (Tensor(name="permute.sorted", size=tokens * local * INDEX),),
+        keeps=_selection(model, shape, counts, tokens * local),
         retains=("permute.index",),
         traffic=(tokens + counts.received) * counts.token,
     )

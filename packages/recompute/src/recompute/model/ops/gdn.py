@@ -262,7 +262,7 @@ def _gated_norm(model: ModelConfig, shape: Shape, sizes: Sizes) -> tuple[Op, ...
         reads=("core_attn_out",),
         writes=(Tensor(name="out_normed", size=size),),
         saves=("core_attn_out",),
-        keeps=(Tensor(name="out_norm.statistics", size=norm_statistics(model, rows)),),
+        keeps=norm_statistics(model, "out_norm", rows),
         weight_bytes=norm_weight(model, sizes.value_dim, shape.act),
         traffic=2 * size,
     )

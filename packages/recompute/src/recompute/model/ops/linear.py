@@ -10,13 +10,14 @@ from recompute.model.shape import Shape
 from recompute.model.tape import Link, Op, OpClass, Tensor
 
 
-def norm_statistics(model: ModelConfig, tokens: int) -> int:
-    """Bytes of the statistics a norm keeps: FP32 per token, mean and inverse deviation.
+def norm_statistics(model: ModelConfig, name: str, rows: int) -> tuple[Tensor, ...]:
+    """Return the statistics a norm keeps, FP32 per row: mean and inverse deviation.
 
     RMSNorm keeps the inverse deviation alone (TransformerEngine v2.20
     transformer_engine/pytorch/module/_common.py ``apply_normalization``).
     """
-    return tokens * 4 * (1 if model.normalization == "RMSNorm" else 2)
+    kinds = ("rstd",) if model.normalization == "RMSNorm" else ("mean", "rstd")
+    return tuple(Tensor(name=f"{name}.{kind}", size=rows * 4) for kind in kinds)
 
 
 def norm_weight(model: ModelConfig, width: int, dtype: int) -> int:
@@ -54,7 +55,7 @@ def norm(
         reads=(source,),
         writes=(Tensor(name=target, size=size),),
         saves=(source,),
-        keeps=(Tensor(name=f"{name}.statistics", size=norm_statistics(model, tokens)),),
+        keeps=norm_statistics(model, name, tokens),
         weight_bytes=norm_weight(model, width, shape.act),
         traffic=2 * size,
         flops=8 * tokens * width,

@@ -53,7 +53,7 @@ def mla_attention(model: ModelConfig, shape: Shape, source: str, target: str) ->
     )
 
 
-def mla_regions(model: ModelConfig) -> tuple[Region, ...]:
+def mla_regions(model: ModelConfig, shape: Shape) -> tuple[Region, ...]:
     """Labels inside MLA: ``mla_up_proj`` and ``layernorm`` on the input norm.
 
     The up projections, RoPE and the copies behind it run again before core attention's backward. With
@@ -64,7 +64,7 @@ def mla_regions(model: ModelConfig) -> tuple[Region, ...]:
     up = Region(
         label="mla_up_proj",
         mechanism=Mechanism.DISCARD,
-        first=_first_of_up(model, f"self_attention.{first}"),
+        first=_first_of_up(model, shape, f"self_attention.{first}"),
         last="self_attention.values",
         hook="self_attention.core_attention",
     )
@@ -90,13 +90,12 @@ def _fuses_down(model: ModelConfig) -> bool:
     return model.mla_down_proj_fusion and _is_te(model) and model.q_lora_rank is not None
 
 
-def _first_of_up(model: ModelConfig, linear: str) -> str:
+def _first_of_up(model: ModelConfig, shape: Shape, linear: str) -> str:
     """Name the first operation of the up projection: a copy of the latent or a fused norm before it."""
     if _fuses_down(model):
         return f"{linear}.input"
-    if model.qk_layernorm and _is_te(model):
-        return f"{linear}.layer_norm"
-    return linear
+    source = NORMED if model.q_lora_rank is None else "q_compressed"
+    return f"{linear}.layer_norm" if _norm_in_up(model, shape, source) else linear
 
 
 # --- latents
@@ -265,13 +264,13 @@ def _up(
         size = shape.stream_tokens * inputs * shape.act
         ops.append(_copy(f"{path}.input", source, f"{source}.contiguous", size))
         source = f"{source}.contiguous"
-    if model.qk_layernorm and _is_te(model):
+    if _norm_in_up(model, shape, source):
         normed = f"{target}.normed"
         ops.append(
             norm(f"{path}.layer_norm", source, normed, model=model, shape=shape, width=inputs)
         )
         source = normed
-    elif model.qk_layernorm and source != NORMED:
+    elif model.qk_layernorm and not _is_te(model) and source != NORMED:
         source = f"{source}.normed"
     ops.append(
         column_linear(
@@ -279,6 +278,12 @@ def _up(
         )
     )
     return tuple(ops)
+
+
+def _norm_in_up(model: ModelConfig, shape: Shape, source: str) -> bool:
+    """Say whether an up projection fuses a norm: of its latent, or of the whole query's input."""
+    fused = model.qk_layernorm and _is_te(model)
+    return fused and (source != NORMED or shape.norms_whole_query)
 
 
 # --- position

@@ -124,7 +124,10 @@ def _z_loss(model: ModelConfig, shape: Shape) -> Op:
         reads=("router.logits",),
         writes=(Tensor(name="router.logits_z", size=size, storage="router.logits"),),
         saves=("router.logits",),
-        keeps=(Tensor(name="router.logsumexp", size=shape.stream_tokens * dtype),),
+        keeps=(
+            Tensor(name="router.logsumexp", size=shape.stream_tokens * dtype),
+            Tensor(name="router.z_loss", size=dtype),
+        ),
         passes_grad=True,
         backward_workspace=size,
         traffic=2 * size,
@@ -199,8 +202,13 @@ def _aux_loss(model: ModelConfig, shape: Shape, logits: str) -> Op:
     One set of scores serves every kind of auxiliary loss. The loss is attached to the probabilities,
     which pass unchanged.
     """
-    size = shape.stream_tokens * (model.num_moe_experts or 0) * FP32
-    keeps = [Tensor(name="router.aux_scores", size=size)]
+    experts = model.num_moe_experts or 0
+    size = shape.stream_tokens * experts * FP32
+    keeps = [
+        Tensor(name="router.aux_scores", size=size),
+        Tensor(name="router.aux_tokens", size=experts * INDEX),
+        Tensor(name="router.aux_scalar", size=FP32),
+    ]
     if model.moe_router_score_function == "sigmoid" and not model.moe_router_fusion:
         keeps.append(Tensor(name="router.aux_sums", size=shape.stream_tokens * FP32))
     return Op(
