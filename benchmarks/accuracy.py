@@ -1,0 +1,310 @@
+"""Predicted against measured: total, static and activation bytes, changes against the control, order.
+
+::
+
+    python benchmarks/accuracy.py                         # the rows of benchmarks/data
+    python benchmarks/accuracy.py FILE.yaml               # rows in the same form
+    python benchmarks/accuracy.py LEDGER --job JOB.yaml   # a ledger that recompute measure wrote
+
+A total looks right when its static part is; what recompute moves is the activation part, so that is what
+the summary judges. A row whose static bytes were not measured takes the predicted ones off its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import recompute
+from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
+from recompute.config.gpus import DEFAULT_GPU, find_gpu
+from recompute.config.normalize import normalize
+from recompute.config.schema import JobConfig
+from recompute.errors import RecomputeError
+from recompute.report.text import table
+from recompute.search.cost import CostModel
+from recompute.timeline.predict import Predictor
+from recompute.units import GIB
+
+DATA: Final = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured run."""
+
+    id: str
+    group: str
+    job: JobConfig
+    choice: RecomputeChoice
+    control: str | None
+    pp: int | None
+    """Pipeline rank that was measured; the highest one when not said."""
+    measured: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One run, predicted and measured; bytes, and seconds."""
+
+    row: Row
+    total: int
+    static: int
+    activation: int
+    after_forward: int
+    step_seconds: float
+    phase: str
+
+    @property
+    def measured_static(self) -> int | None:
+        """Static bytes, where they were measured."""
+        value = self.row.measured.get("static")
+        return None if value is None else int(value)
+
+    @property
+    def measured_activation(self) -> int | None:
+        """Peak over static; with predicted static bytes where those were not measured."""
+        measured = self.row.measured
+        if "peak_over_static" in measured:
+            return int(measured["peak_over_static"])
+        return int(measured["peak"]) - self.static if "peak" in measured else None
+
+    @property
+    def measured_total(self) -> int | None:
+        """Peak of the rank."""
+        measured = self.row.measured
+        if "peak" in measured:
+            return int(measured["peak"])
+        if "peak_over_static" in measured and "static" in measured:
+            return int(measured["peak_over_static"]) + int(measured["static"])
+        return None
+
+
+def choice_of(fields: Mapping[str, Any] | str) -> RecomputeChoice:
+    """Read a choice: our rows' short form, the documents' long form, or a label list."""
+    if isinstance(fields, str):
+        names = fields.strip().removeprefix("[").removesuffix("]")
+        return selective(*(name.strip() for name in names.split(",") if name.strip()))
+    layers = fields.get("layers")
+    if layers is None and fields.get("per_layer") is not None:
+        layers = [[*span["layers"], span["modules"]] for span in fields["per_layer"]]
+    if layers is not None:
+        spans = (LayerSpan(first=a, last=b, modules=tuple(names)) for a, b, names in layers)
+        return RecomputeChoice(per_layer=tuple(spans))
+    granularity = fields.get("granularity", fields.get("recompute_granularity"))
+    if granularity == "full":
+        method = fields.get("method", fields.get("recompute_method"))
+        return full(str(method), int(fields.get("num_layers", fields.get("recompute_num_layers"))))
+    return selective(*(fields.get("modules", fields.get("recompute_modules")) or ()))
+
+
+def rows_of_file(path: Path) -> Iterator[Row]:
+    """Read a file of jobs and rows."""
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    texts = {name: yaml.safe_dump(job).encode() for name, job in data["jobs"].items()}
+    for item in data["rows"]:
+        job = _job(texts[item["job"]], tuple(item.get("overrides") or ()))
+        yield Row(
+            id=item["id"],
+            group=item["group"],
+            job=job,
+            choice=choice_of(item["choice"]),
+            control=item.get("control"),
+            pp=item.get("pp"),
+            measured=item["measured"],
+        )
+
+
+@functools.cache
+def _job(text: bytes, overrides: tuple[str, ...]) -> JobConfig:
+    return normalize(recompute.load("-", *overrides, stdin=text))
+
+
+def rows_of_ledger(path: Path, job: str) -> Iterator[Row]:
+    """Read a ledger: one row for each candidate, over its ranks and repeats."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for file in sorted((path / "rows").glob("*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            item = json.loads(line)
+            found.setdefault(json.dumps(item["candidate"], sort_keys=True), []).append(item)
+    config = normalize(recompute.load(job))
+    names = {item["id"]: key for key, items in found.items() for item in items}
+    for key, items in found.items():
+        passed = [item for item in items if item["outcome"] == "pass"]
+        peaks = [p["allocated_peak_bytes"] for item in passed for p in item["phases"]]
+        steps = [s for item in passed for s in item["step_seconds"]]
+        measured: dict[str, Any] = {"peak": max(peaks)} if peaks else {}
+        if steps:
+            measured["step"] = statistics.median(steps)
+        control = names.get(items[0]["control_id"])
+        yield Row(
+            id=key,
+            group=path.name,
+            job=config,
+            choice=choice_of(json.loads(key)),
+            control=None if control == key else control,
+            pp=None,
+            measured=measured,
+        )
+
+
+def compare(row: Row, predictors: dict[int, Predictor]) -> Compared:
+    """Predict one row; jobs that are one and the same share a predictor."""
+    predictor = predictors.get(id(row.job))
+    if predictor is None:
+        predictor = predictors[id(row.job)] = Predictor(row.job)
+    prediction = predictor.predict(row.choice)
+    rank = prediction.hot if row.pp is None else prediction.ranks[row.pp]
+    cost = CostModel(row.job, find_gpu(row.job.hardware.gpu or DEFAULT_GPU))
+    return Compared(
+        row=row,
+        total=rank.peak.peak_bytes,
+        static=rank.static.total,
+        activation=rank.activation_bytes_at_peak,
+        after_forward=rank.activation_bytes_after_forward,
+        step_seconds=cost.step_seconds(prediction),
+        phase=rank.peak.phase.value,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print one table and one summary for each group."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("path", nargs="*", type=Path, help="files of rows, or ledgers")
+    parser.add_argument("--job", help="the job that a ledger measured")
+    given = parser.parse_args(arguments)
+    groups: dict[str, list[Row]] = {}
+    for path in given.path or sorted(DATA.glob("*.yaml")):
+        if path.is_dir() and given.job is None:
+            parser.error("a ledger needs --job")
+        rows = rows_of_ledger(path, given.job) if path.is_dir() else rows_of_file(path)
+        for row in rows:
+            groups.setdefault(row.group, []).append(row)
+    for group, members in groups.items():
+        print(f"\n{group}")
+        print(report(members))
+    return 0
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the table of a group and its summary, or why it is not modelled."""
+    predictors: dict[int, Predictor] = {}
+    try:
+        compared = [compare(row, predictors) for row in rows]
+    except RecomputeError as error:
+        return f"  not modelled: {error.message}"
+    by_id = {item.row.id: item for item in compared}
+    header = ("run", "phase|", "static %", "act GiB", "act %", "after %", "total %")
+    header += ("delta GiB", "measured", "step %", "measured")
+    body = [_line(item, by_id.get(item.row.control or "")) for item in compared]
+    return table(header, body) + "\n" + summary(compared, by_id)
+
+
+def _line(item: Compared, control: Compared | None) -> tuple[str, ...]:
+    return (
+        item.row.id,
+        item.phase,
+        _off(item.static, item.measured_static),
+        f"{item.activation / GIB:.2f}",
+        _off(item.activation, item.measured_activation),
+        _off(item.after_forward, item.row.measured.get("after_forward")),
+        _off(item.total, item.measured_total),
+        *_deltas(item, control),
+    )
+
+
+def _off(predicted: float, measured: float | None) -> str:
+    return "-" if not measured else f"{(predicted / measured - 1) * 100:+.2f}"
+
+
+def _deltas(item: Compared, control: Compared | None) -> tuple[str, str, str, str]:
+    bytes_, steps = byte_delta(item, control), step_delta(item, control)
+    shown = ("-", "-") if bytes_ is None else tuple(f"{d / GIB:+.2f}" for d in bytes_)
+    timed = ("-", "-") if steps is None else tuple(f"{d * 100:+.1f}" for d in steps)
+    return shown[0], shown[1], timed[0], timed[1]
+
+
+def byte_delta(item: Compared, control: Compared | None) -> tuple[int, int] | None:
+    """Return the change of the activation part against the control: predicted, measured."""
+    if control is None or item.measured_activation is None or control.measured_activation is None:
+        return None
+    return (
+        item.activation - control.activation,
+        item.measured_activation - control.measured_activation,
+    )
+
+
+def step_delta(item: Compared, control: Compared | None) -> tuple[float, float] | None:
+    """Return the step-time overhead over the control: predicted, measured."""
+    if control is None or not {"step"} <= set(item.row.measured) & set(control.row.measured):
+        return None
+    measured = item.row.measured["step"] / control.row.measured["step"] - 1
+    return item.step_seconds / control.step_seconds - 1, measured
+
+
+def summary(compared: Sequence[Compared], by_id: Mapping[str, Compared]) -> str:
+    """Return the errors of a group: median and 95th percentile, signs, and order."""
+    pairs = [(c, by_id.get(c.row.control or "")) for c in compared]
+    activation = [
+        abs(c.activation / c.measured_activation - 1) * 100
+        for c in compared
+        if c.measured_activation
+    ]
+    total = [abs(c.total / c.measured_total - 1) * 100 for c in compared if c.measured_total]
+    steps = [
+        abs(d[0] - d[1]) * 100
+        for c, control in pairs
+        if not c.row.measured.get("host_bound") and (d := step_delta(c, control)) is not None
+    ]
+    moved = [d for c, control in pairs if (d := byte_delta(c, control)) is not None and d[1]]
+    signs = sum((a > 0) == (b > 0) for a, b in moved)
+    lines = [
+        f"activation {spread(activation, '%')}; total {spread(total, '%')}",
+        f"step-time overhead {spread(steps, ' points')}",
+        f"sign of the change {_share(signs, len(moved))}",
+        f"pairs in the right order {_share(*ordered_pairs(compared))}",
+    ]
+    return "\n".join(f"  {line}" for line in lines if "none" not in line and "0 of 0" not in line)
+
+
+def spread(errors: Sequence[float], unit: str) -> str:
+    """Write the median and the 95th percentile of some errors."""
+    if not errors:
+        return "none"
+    ordered = sorted(errors)
+    last = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return (
+        f"error median {statistics.median(ordered):.2f}{unit}, 95th percentile {last:.2f}{unit} "
+        f"({len(ordered)} runs)"
+    )
+
+
+def ordered_pairs(compared: Sequence[Compared]) -> tuple[int, int]:
+    """Count the pairs of one job whose peaks are ordered as measured, of those that differ by 0.1 %."""
+    right = every = 0
+    for index, left in enumerate(compared):
+        for other in compared[index + 1 :]:
+            first, second = left.measured_activation, other.measured_activation
+            if left.row.job is not other.row.job or first is None or second is None:
+                continue
+            if abs(first - second) <= 0.001 * max(first, second):
+                continue
+            every += 1
+            right += (left.activation > other.activation) == (first > second)
+    return right, every
+
+
+def _share(right: int, every: int) -> str:
+    return f"{right} of {every}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
