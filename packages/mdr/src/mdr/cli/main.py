@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "index": ("mdr.cli.index", "find artifacts in a repository, freeze and audit every version"),
+    "search": ("mdr.cli.search", "find artifacts; without words, what the registry holds"),
+    "show": ("mdr.cli.show", "an artifact, its versions and its audit"),
     "audit": ("mdr.cli.audit", "grade a file or a version by the deterministic audit"),
     "add": ("mdr.cli.add", "install an artifact and write it to mdr.lock"),
     "install": ("mdr.cli.install", "reproduce what mdr.lock holds"),
@@ -24,6 +27,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "diff": ("mdr.cli.diff", "compare two versions, lines and meaning"),
     "import": ("mdr.cli.import_", "take over the lock of another tool, matched by content"),
     "list": ("mdr.cli.list_", "what mdr.lock holds"),
+    "fsck": ("mdr.cli.fsck", "check the data folder, and repair it without loss"),
     "lock": ("mdr.cli.lock", "merge mdr.lock after a git conflict"),
 }
 """Command name -> (module that defines ``command``, one line for --help)."""

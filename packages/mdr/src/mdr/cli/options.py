@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,8 +50,11 @@ def settings_from(data: Path | None, registry: str | None) -> Settings:
         import platformdirs
 
         data = Path(platformdirs.user_data_dir("mdr", appauthor=False))
-    token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN")
-    return Settings(data=data.absolute(), registry=registry or None, github_token=token)
+    names = ("MDR_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
+    token = next((value for name in names if (value := os.environ.get(name))), None)
+    settings = Settings(data=data.absolute(), registry=registry or None, github_token=token)
+    api = os.environ.get("MDR_GITHUB_API")
+    return replace(settings, github_api=api) if api else settings
 
 
 def print_document(schema: str, document: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The registry in the data folder of this machine."""
+"""The registry in the data folder of this machine: references become exact versions here."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from mdr.errors import BadReference, UsageError
+from mdr.reference.types import DigestPrefix, Label, Latest, Reference
+from mdr.registry.interface import Resolved, SourceInfo
+from mdr.registry.stores import Stores, open_stores
+from mdr.source.locate import GITHUB, LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
-    from mdr.reference.types import Reference
-    from mdr.registry.interface import Resolved
     from mdr.settings import Settings
+    from mdr.store.rows import SourceRow
+    from mdr.store.search import Page, Query
     from mdr.version.types import FileEntry, Version
+
+MAX_CANDIDATES = 20
 
 
 def settings_for(settings: Settings) -> Settings:
-    """Point ``data`` at the folder that ``registry`` names."""
+    """Point ``data`` at the folder that ``registry`` names; such a folder is only read."""
     if settings.registry is None:
         return settings
     parts = urlsplit(settings.registry)
@@ -39,23 +45,266 @@ class LocalRegistry:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._opened: Stores | None = None
 
     def resolve(self, reference: Reference) -> Resolved:
-        """Return the exact version a reference means."""
-        raise BadReference("not-found", f"{reference.repository} is not indexed")
+        """Return the exact version a reference means.
+
+        Raises:
+            mdr.errors.BadReference: not-found, ambiguous-reference, digest-too-short.
+            mdr.errors.SourceError: when the repository had to be indexed and could not be.
+        """
+        source = self._source(reference)
+        candidates = self._candidates(source, reference)
+        ruleset = _ruleset()
+        versions = self._stores.index.versions_of(candidates, ruleset)
+        matches = [
+            (artifact, chosen)
+            for artifact in candidates
+            if (chosen := _choose(versions.get(artifact.id, ()), reference)) is not None
+        ]
+        artifact, version = self._only(matches, reference)
+        return self._resolved(artifact, version, source, _notes(artifact, version, reference))
 
     def versions(self, reference: Reference) -> tuple[Artifact, tuple[Version, ...]]:
-        """Return an artifact and all its versions, newest first."""
-        raise BadReference("not-found", f"{reference.repository} is not indexed")
+        """Return an artifact and all its versions, newest first.
+
+        Raises:
+            mdr.errors.BadReference: not-found, ambiguous-reference.
+        """
+        artifact = self.resolve(reference).artifact
+        return artifact, self._stores.index.versions(artifact, _ruleset())
 
     def files(self, reference: Reference) -> tuple[FileEntry, ...]:
         """Return the files of the version that a reference means."""
         return self.resolve(reference).files
 
-    def blob(self, digest: Sha256) -> bytes | None:  # noqa: ARG002
-        """Return the bytes of a hash, or ``None``."""
-        return None
+    def blob(self, digest: Sha256) -> bytes | None:
+        """Return the verified bytes of a hash, ``None`` when this folder does not hold them.
 
-    def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:  # noqa: ARG002
-        """Return the versions that have exactly these bytes."""
-        return {}
+        Raises:
+            mdr.errors.IntegrityError: blob-corrupt.
+        """
+        stores = self._open(create=False)
+        return None if stores is None else stores.blobs.get(digest)
+
+    def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
+        """Return, for each hash of a named file, the newest version of every artifact that has it."""
+        stores = self._open(create=False)
+        if stores is None:
+            return {}
+        wanted = set(digests)
+        artifacts = stores.index.artifacts_with(list(wanted))
+        versions = stores.index.versions_of(artifacts, _ruleset())
+        found: dict[Sha256, list[Resolved]] = {}
+        for artifact in artifacts:
+            source = stores.index.source_of(artifact.id)
+            assert source is not None
+            seen: set[Sha256] = set()
+            for version in versions[artifact.id]:
+                if version.sha256 in wanted and version.sha256 not in seen:
+                    seen.add(version.sha256)
+                    resolved = self._resolved(artifact, version, source, ())
+                    found.setdefault(version.sha256, []).append(resolved)
+        return {digest: tuple(each) for digest, each in found.items()}
+
+    def search(self, query: Query) -> Page:
+        """Find artifacts by words and facets.
+
+        Raises:
+            mdr.errors.UsageError: bad-cursor.
+        """
+        stores = self._open(create=True)
+        assert stores is not None
+        return stores.search.search(query, _ruleset())
+
+    def refresh(self, host: str, repository: str) -> bool:
+        """Index a held repository again from where it came; say whether anything could be asked.
+
+        Raises:
+            mdr.errors.MdrError: whatever :func:`mdr.registry.indexing.index_source` raises.
+        """
+        stores = self._open(create=False)
+        source = stores.index.source(host, repository) if stores is not None else None
+        if source is None or not self._settings.index_on_demand:
+            return False
+        from mdr.registry.indexing import index_source
+
+        name_as = f"{source.host}/{source.repository}"
+        index_source(source.location, self._settings, name_as=name_as)
+        return True
+
+    @property
+    def _stores(self) -> Stores:
+        stores = self._open(create=False)
+        assert stores is not None  # _source has found something in it
+        return stores
+
+    def _open(self, *, create: bool) -> Stores | None:
+        if self._opened is None:
+            self._opened = open_stores(self._settings, create=create)
+        return self._opened
+
+    def _source(self, reference: Reference) -> SourceRow:
+        """Find the repository, indexing it from its host when it is not held."""
+        stores = self._open(create=False)
+        found = stores.index.source(reference.host, reference.repository) if stores else None
+        if found is not None:
+            return found
+        if not self._settings.index_on_demand or reference.host == LOCAL:
+            raise BadReference(
+                "not-found",
+                f"{_where(reference)} is not indexed here",
+                hint=f"run: mdr index {_address(reference)}",
+                data={"host": reference.host, "repository": reference.repository},
+            )
+        from mdr.registry.indexing import index_source
+
+        done = index_source(_address(reference), self._settings)
+        stores = self._open(create=True)
+        assert stores is not None
+        found = stores.index.source(done.host, done.repository)
+        assert found is not None
+        return found
+
+    def _candidates(self, source: SourceRow, reference: Reference) -> list[Artifact]:
+        index = self._stores.index
+        if reference.path is not None:
+            found = index.artifacts_at(source.id, reference.path)
+            exact = [each for each in found if each.path == reference.path]
+        else:
+            assert reference.name is not None
+            found = index.artifacts_named(source.id, reference.name)
+            exact = [each for each in found if each.name == reference.name]
+        if not found:
+            raise self._not_found(source, reference)
+        return exact or found
+
+    def _not_found(self, source: SourceRow, reference: Reference) -> BadReference:
+        import difflib
+
+        wanted = reference.name or reference.path or ""
+        names = {each.name for each in self._stores.index.artifacts_in(source.id) if each.present}
+        near = difflib.get_close_matches(wanted, sorted(names), n=3)
+        hint = (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else f"run: mdr search --owner {source.repository.partition('/')[0].lower()}"
+        )
+        return BadReference(
+            "not-found",
+            f"{_where(reference)} has no artifact {wanted!r}",
+            hint=hint,
+            data={"repository": source.repository, "wanted": wanted, "near": near},
+        )
+
+    def _only(
+        self, matches: list[tuple[Artifact, Version]], reference: Reference
+    ) -> tuple[Artifact, Version]:
+        """Pick the one that is meant: a file that exists goes before files that were deleted."""
+        if not matches:
+            raise BadReference(
+                "not-found",
+                f"{_where(reference)} has no such version of {reference.name or reference.path!r}",
+                hint="run mdr show on the reference without @ to see the versions",
+                data={"repository": reference.repository},
+            )
+        present = [match for match in matches if match[0].present]
+        chosen = present or matches
+        if len(chosen) > 1:
+            refs = [f"{_where(reference)}:{artifact.path}" for artifact, _ in chosen]
+            raise BadReference(
+                "ambiguous-reference",
+                f"{reference.name or reference.path!r} names {len(chosen)} artifacts of {_where(reference)}",
+                hint="name one by its path: " + ", ".join(refs[:3]),
+                data={"candidates": refs[:MAX_CANDIDATES]},
+            )
+        return chosen[0]
+
+    def _resolved(
+        self, artifact: Artifact, version: Version, source: SourceRow, notes: tuple[str, ...]
+    ) -> Resolved:
+        index = self._stores.index
+        files = index.manifest(version.manifest_sha256)
+        assert files is not None  # written in the transaction that wrote the version
+        omitted = tuple(
+            f"left out of the folder: {each.path} ({each.reason})"
+            for each in index.omitted(artifact.id, version.label)
+        )
+        return Resolved(
+            artifact=artifact,
+            version=version,
+            files=files,
+            source=source_info(source),
+            notes=notes + omitted,
+        )
+
+
+def source_info(source: SourceRow) -> SourceInfo:
+    """Turn a row into what readers see of a source."""
+    return SourceInfo(
+        stars=source.stars,
+        license=source.license,
+        pushed=source.pushed,
+        branch=source.branch,
+        indexed_commit=source.head,
+    )
+
+
+def _choose(versions: Sequence[Version], reference: Reference) -> Version | None:
+    """Return the version that the selector means, ``None`` when there is none.
+
+    Raises:
+        mdr.errors.BadReference: ambiguous-reference, when a hash prefix fits different bytes.
+    """
+    match reference.selector:
+        case Latest():
+            return versions[0] if versions else None
+        case Label(label=label):
+            return next((each for each in versions if each.label == label), None)
+        case DigestPrefix(digits=digits):
+            found = [each for each in versions if each.sha256.startswith(digits)]
+            different = sorted({each.sha256 for each in found})
+            if len(different) > 1:
+                raise BadReference(
+                    "ambiguous-reference",
+                    f"{len(different)} different files have a SHA-256 that begins with {digits}",
+                    hint="give more digits",
+                    data={"candidates": different[:MAX_CANDIDATES]},
+                )
+            return found[0] if found else None
+
+
+def _notes(artifact: Artifact, version: Version, reference: Reference) -> tuple[str, ...]:
+    notes = []
+    if isinstance(reference.selector, DigestPrefix) and version.same_bytes:
+        others = ", ".join(version.same_bytes)
+        notes.append(
+            f"these bytes have several labels; {version.label} is the newest (also {others})"
+        )
+    if version.folder_revisions:
+        count = len(version.folder_revisions)
+        changes = "1 later commit" if count == 1 else f"{count} later commits"
+        notes.append(f"{changes} changed the folder and left {artifact.path} alone")
+    if not artifact.present:
+        notes.append(f"{artifact.path} no longer exists at the head of its repository")
+    return tuple(notes)
+
+
+def _where(reference: Reference) -> str:
+    prefix = "" if reference.host == GITHUB else f"{reference.host}/"
+    return f"{prefix}{reference.repository}"
+
+
+def _address(reference: Reference) -> str:
+    if reference.host == GITHUB:
+        return f"github:{reference.repository}"
+    if reference.host == LOCAL:
+        return "PATH --as owner/repo"
+    return f"https://{reference.host}/{reference.repository}"
+
+
+def _ruleset() -> str:
+    from mdr.audit.rulesets import LATEST
+
+    return LATEST

@@ -1,0 +1,105 @@
+"""``mdr show``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mdr.cli.options import json_option, place_options, print_document, say, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mdr.settings import Settings
+
+SCHEMA = "mdr.show/1"
+
+
+@click.command("show")
+@click.argument("ref")
+@click.option(
+    "--content", "raw", is_flag=True, help="Write the file's bytes, exactly, and nothing else."
+)
+@click.option("--no-index", is_flag=True, help="Do not index a repository that the registry lacks.")
+@json_option
+@place_options
+def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Settings) -> int:
+    """Show an artifact and its versions, or with @LABEL or @sha256:HEX one version and its files."""
+    from mdr.reference.parse import parse
+    from mdr.registry import open_registry
+    from mdr.registry.showing import content, show_artifact, show_version
+
+    reference = parse(ref)
+    registry = open_registry(replace(settings, index_on_demand=not no_index))
+    if raw:
+        data = content(registry, registry.resolve(reference).version)
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return 0
+    named = "@" in ref
+    document = (show_version if named else show_artifact)(registry, reference)
+    for note in registry.resolve(reference).notes:
+        talk(f"note: {_harmless(note)}")
+    if as_json:
+        print_document(SCHEMA, document)
+    else:
+        _report(document)
+    return 0
+
+
+def _report(document: Mapping[str, Any]) -> None:
+    artifact, audit, versions = document["artifact"], document["audit"], document["versions"]
+    say(f"{_harmless(artifact['ref'])}  {artifact['kind']}  {audit['grade']}")
+    if artifact["description"]:
+        say(_harmless(artifact["description"]))
+    say(f"\npath     {_harmless(artifact['path'])}")
+    for earlier in artifact["previously"]:
+        say(f"before   {_harmless(earlier)}")
+    say(f"source   {_source_line(artifact)}")
+    say("\nversions")
+    for each in versions:
+        latest = " latest" if each["latest"] else ""
+        folder = f"  +{len(each['folder_revisions'])} folder" if each["folder_revisions"] else ""
+        say(
+            f"  {each['label']}{latest:7}  {each['committed'][:10]}  {each['commit'][:7]}  "
+            f"{each['size']:>9,} B  {each['grade'] or '-'}  {each['sha256'][:16]}{folder}"
+        )
+    if "files" in document:
+        say(f"\nfiles of {document['version']['label']}")
+        for file in document["files"]:
+            say(
+                f"  {file['sha256'][:16]}  {file['mode']}  {file['size']:>9,} B  {_harmless(file['path'])}"
+            )
+    say("\naudit")
+    for check in audit["checks"]:
+        detail = f" ({_harmless(check['detail'])})" if check["detail"] else ""
+        say(f"  {check['status']}: {check['title']}{detail}")
+    say("a grade is about the text of this one file; it does not say that the file is safe")
+    latest = next((each for each in versions if each["latest"]), None)
+    if latest is not None:
+        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{latest['label']}")
+        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{latest['sha256'][:16]}")
+
+
+def _source_line(artifact: Mapping[str, Any]) -> str:
+    source = artifact["source"]
+    stars = "stars not known" if source["stars"] is None else f"{source['stars']:,} stars"
+    words = [
+        _harmless(artifact["repository"]),
+        stars,
+        f"license {_harmless(source['license'] or 'not known')}",
+        f"pushed {(source['pushed'] or 'not known')[:10]}",
+        f"branch {_harmless(source['branch'] or 'not known')}",
+    ]
+    return " · ".join(words)
+
+
+def _harmless(text: str) -> str:
+    """Write text from a repository so that a terminal cannot be steered by it."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )

@@ -1,0 +1,79 @@
+"""What ``show`` and the API answer about one artifact or one version, with its audit computed anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mdr.artifact.types import Kind
+from mdr.errors import StoreError
+from mdr.registry.documents import artifact_document, file_documents, version_document
+
+if TYPE_CHECKING:
+    from mdr.reference.types import Reference
+    from mdr.registry.interface import Registry, Resolved
+    from mdr.version.types import Version
+
+
+def show_artifact(registry: Registry, reference: Reference) -> dict[str, Any]:
+    """Return ``{artifact, versions, audit}``; the audit is that of the latest version."""
+    resolved = registry.resolve(reference)
+    _, versions = registry.versions(reference)
+    return {
+        "artifact": artifact_document(resolved.artifact, resolved.source),
+        "versions": [version_document(each) for each in versions],
+        "audit": audit_document(registry, resolved),
+    }
+
+
+def show_version(registry: Registry, reference: Reference) -> dict[str, Any]:
+    """Return ``{artifact, versions, audit, version, files}`` for one version."""
+    resolved = registry.resolve(reference)
+    _, versions = registry.versions(reference)
+    return {
+        "artifact": artifact_document(resolved.artifact, resolved.source),
+        "versions": [version_document(each) for each in versions],
+        "audit": audit_document(registry, resolved),
+        "version": version_document(resolved.version),
+        "files": file_documents(resolved.files),
+    }
+
+
+def content(registry: Registry, version: Version) -> bytes:
+    """Return the bytes of a version's own file.
+
+    Raises:
+        mdr.errors.StoreError: blob-missing.
+        mdr.errors.IntegrityError: blob-corrupt.
+    """
+    data = registry.blob(version.sha256)
+    if data is None:
+        raise StoreError(
+            "blob-missing",
+            f"the bytes of {version.label} are not in the store",
+            hint="run mdr fsck --repair",
+            data={"sha256": version.sha256},
+        )
+    return data
+
+
+def audit_document(registry: Registry, resolved: Resolved) -> dict[str, Any]:
+    """Audit a version: its file, the folder around it, and its conformance to the specification."""
+    from mdr.audit.bundle import bundle_audit
+    from mdr.audit.run import audit
+    from mdr.audit.spec import spec_conformance
+
+    artifact = resolved.artifact
+    data = content(registry, resolved.version)
+    skill = artifact.kind is Kind.SKILL
+    folder = artifact.folder.rpartition("/")[2] or None
+    files = [
+        (entry.path, entry.mode.value, blob)
+        for entry in resolved.files
+        if (blob := registry.blob(entry.sha256)) is not None
+    ]
+    document = audit(data, kind=artifact.kind).to_document(
+        spec=spec_conformance(data, folder) if skill else (),
+        bundle=bundle_audit(files) if skill else None,
+    )
+    document.pop("schema", None)
+    return document
