@@ -41,7 +41,7 @@ class PathLimits:
     """Folders above the file."""
 
 
-def path_problem(path: str, limits: PathLimits) -> str | None:
+def path_problem(path: str, limits: PathLimits) -> str | None:  # noqa: PLR0911 - one return for each reason
     """Say why a path of a git tree is not served, or ``None`` when it is.
 
     Args:
@@ -126,7 +126,9 @@ def mode_problem(mode: str) -> str | None:
     return "a submodule or a mode that git does not give to files"
 
 
-def link_problem(link: str, target: bytes, present: Iterable[str]) -> str | None:
+def link_problem(  # noqa: PLR0911 - one return for each reason
+    link: str, target: bytes, present: Iterable[str]
+) -> str | None:
     """Say why a symbolic link inside a folder is refused, or ``None`` when it stays inside.
 
     Args:

@@ -30,7 +30,7 @@ class KindRow:
     """A path that no row takes as this kind."""
 
 
-def _row(
+def _row(  # noqa: PLR0917 - the table reads as columns
     kind: Kind, pattern: str, suffixes: tuple[str, ...], of: str, takes: str, leaves: str
 ) -> KindRow:
     return KindRow(

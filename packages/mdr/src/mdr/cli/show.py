@@ -78,10 +78,9 @@ def _report(document: Mapping[str, Any]) -> None:
         detail = f" ({_harmless(check['detail'])})" if check["detail"] else ""
         say(f"  {check['status']}: {check['title']}{detail}")
     say("a grade is about the text of this one file; it does not say that the file is safe")
-    latest = next((each for each in versions if each["latest"]), None)
-    if latest is not None:
-        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{latest['label']}")
-        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{latest['sha256'][:16]}")
+    for newest in versions[:1]:
+        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{newest['label']}")
+        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{newest['sha256'][:16]}")
 
 
 def _source_line(artifact: Mapping[str, Any]) -> str:

@@ -95,17 +95,18 @@ class _Check:
         if self._repair:  # without the exclusive lock a temporary file may belong to a live run
             self._leftovers()
         held, bad = self._blobs()
-        manifests, needed = {}, {}
+        manifests: set[Sha256] = set()
+        needed: dict[Sha256, None] = {}
         for digest, body in manifest_bodies(self._stores.index.engine):
             if sha256(body.encode("utf-8")) != digest:
                 self._note("manifest-corrupt", digest, repaired=False)
                 continue
-            manifests[digest] = True
-            needed |= {file.sha256: True for file in parse_manifest(body)}
+            manifests.add(digest)
+            needed |= dict.fromkeys(file.sha256 for file in parse_manifest(body))
         versions = 0
         for digest, manifest in version_rows(self._stores.index.engine):
             versions += 1
-            needed[digest] = True
+            needed[digest] = None
             if manifest not in manifests:
                 self._note("manifest-missing", manifest, repaired=False)
         for manifest in revision_manifests(self._stores.index.engine):

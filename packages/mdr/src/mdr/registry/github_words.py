@@ -12,7 +12,6 @@ from mdr.source.locate import locate
 from mdr.store.rows import HostWords
 
 if TYPE_CHECKING:
-    from mdr.registry.stores import Stores
     from mdr.settings import Settings
     from mdr.source.locate import Location
     from mdr.store.rows import SourceRow
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 Asked = tuple["Location", HostWords | None, tuple[str, ...]]
 
 
-def ask(location: Location, stores: Stores, settings: Settings, *, named: bool) -> Asked:
+def ask(location: Location, known: SourceRow | None, settings: Settings, *, named: bool) -> Asked:
     """Ask about a repository.
 
     Args:
         location: On GitHub.
-        stores: Where the last answer is kept.
+        known: Where the last answer is kept, ``None`` for a repository that is not held.
         settings: API address and token.
         named: Whether ``--as`` names the identity; then GitHub's spelling does not change it.
 
@@ -33,7 +32,6 @@ def ask(location: Location, stores: Stores, settings: Settings, *, named: bool) 
         The location, in GitHub's spelling or at its new name; what to keep, ``None`` to keep what is
         known; and what to tell the person.
     """
-    known = stores.index.source(location.host, location.repository)
     if known is not None and known.retry_after is not None and known.retry_after > time.time():
         return location, None, (_pause(known.retry_after),)
     try:

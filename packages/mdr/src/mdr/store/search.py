@@ -108,10 +108,10 @@ class SqliteSearch:
             for artifact, body in documents
         ]
         rowid = "(SELECT number FROM artifacts WHERE id = :id)"
-        connection.execute(text(f"DELETE FROM search WHERE rowid = {rowid}"), rows)
+        connection.execute(text(f"DELETE FROM search WHERE rowid = {rowid}"), rows)  # noqa: S608 - fixed words
         connection.execute(
             text(
-                "INSERT INTO search(rowid, artifact_id, name, description, repository, body) "
+                "INSERT INTO search(rowid, artifact_id, name, description, repository, body) "  # noqa: S608 - fixed words
                 f"VALUES ({rowid}, :id, :name, :description, :repository, :body)"
             ),
             rows,
