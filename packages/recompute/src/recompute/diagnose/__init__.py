@@ -1,1 +1,1 @@
-"""Why it ran out of memory: logs and snapshots to a verdict by evidence."""
+"""Why a run went out of memory: logs, memory snapshots and ledgers in, a verdict and actions out."""

@@ -1,0 +1,1 @@
+"""Memory snapshots of torch: read without executing anything, then accounted for."""
