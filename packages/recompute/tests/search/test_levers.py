@@ -7,9 +7,9 @@ import pytest
 from recompute.config.choice import NO_RECOMPUTE
 from recompute.config.schema import JobConfig
 from recompute.rules.edits import apply
-from recompute.search.budget import budget_of
 from recompute.search.lever_edits import Before
-from recompute.search.levers import LEVERS, Lever, cheaper_first
+from recompute.search.levers import LEVERS, Lever
+from recompute.search.plan import plan
 from recompute.search.types import LeverResult
 from recompute.timeline.predict import Predictor
 
@@ -22,9 +22,7 @@ def edit(lever: Lever, job: JobConfig) -> object:
 
 
 def results(job: JobConfig, budget: int = 100 * GIB) -> dict[str, LeverResult]:
-    control = Predictor(job).predict(NO_RECOMPUTE)
-    found = cheaper_first(job, budget_of(job, budget), control, Predictor)
-    return {result.name: result for result in found}
+    return {result.name: result for result in plan(job, budget).cheaper_first}
 
 
 @pytest.mark.parametrize("lever", LEVERS, ids=lambda lever: lever.name)
@@ -101,3 +99,15 @@ def test_an_uneven_split_takes_layers_from_the_hot_end_only_where_the_rest_divid
         assert 0 < count < layers // stages
         assert (layers - count) % (stages - 1) == 0
         Predictor(apply(job, changed))
+
+
+def test_a_lever_that_is_not_enough_says_what_is_left_to_recompute() -> None:
+    job = h200_job()
+    control = Predictor(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    answer = plan(job, control - 5 * GIB)
+    found = {result.name: result for result in answer.cheaper_first}
+    left = found["fused-activation"].then
+    assert left is not None
+    assert left.fits
+    assert answer.chosen is not None
+    assert 0 < left.step_time_overhead < answer.chosen.step_time_overhead

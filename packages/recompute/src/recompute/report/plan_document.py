@@ -34,7 +34,7 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "control": _alternative(plan.control, plan.job),
         "current": plan.current.to_document(),
         "alternatives": [_alternative(outcome, plan.job) for outcome in alternatives],
-        "cheaper_first": [_lever(lever) for lever in plan.cheaper_first],
+        "cheaper_first": [_lever(lever, plan.job) for lever in plan.cheaper_first],
         "why": list(plan.why),
         "overrides": dict(plan_overrides(plan)),
         "closest": None if plan.closest is None else _alternative(plan.closest, plan.job),
@@ -120,11 +120,12 @@ def _breach(breach: Breach) -> dict[str, Any]:
     }
 
 
-def _lever(lever: LeverResult) -> dict[str, Any]:
+def _lever(lever: LeverResult, job: JobConfig) -> dict[str, Any]:
     return {
         "change": lever.change,
         "overrides": list(lever.overrides),
         "peak_delta_bytes": lever.peak_delta_bytes,
         "fits": lever.fits,
+        "then": None if lever.then is None else _alternative(lever.then, job),
         "why": lever.why,
     }

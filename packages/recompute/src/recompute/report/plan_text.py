@@ -8,7 +8,7 @@ from recompute.report.plan_document import plan_overrides
 from recompute.report.text import bullets, gib, percent, signed_gib, table
 from recompute.search.budget import Compared
 from recompute.search.reasons import place
-from recompute.search.types import Outcome, Plan, Status
+from recompute.search.types import LeverResult, Outcome, Plan, Status
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
@@ -106,22 +106,29 @@ def _paste(plan: Plan) -> str:
 def _levers(plan: Plan) -> str:
     if not plan.cheaper_first:
         return ""
-    title = "may be cheaper (peak without recompute; never applied for you)"
-    if plan.status is Status.ALREADY_FITS:
-        title = "would free more memory (never applied for you)"
-    rows = [
-        (
-            lever.change + (" (enough alone)" if _enough(plan, lever.fits) else ""),
-            signed_gib(lever.peak_delta_bytes),
-            " ".join(lever.overrides),
+    needed = plan.status is not Status.ALREADY_FITS
+    title = "would free more memory (never applied for you)"
+    header: tuple[str, ...] = ("change", "GiB", "override|")
+    if needed:
+        title = (
+            "may be cheaper: peak without recompute, and what is left to do (never applied for you)"
         )
-        for lever in plan.cheaper_first
-    ]
-    return title + "\n" + table(("change", "GiB", "override|"), rows)
+        header = ("change", "GiB", "then|", "step time", "override|")
+    rows = []
+    for lever in plan.cheaper_first:
+        first = (lever.change, signed_gib(lever.peak_delta_bytes))
+        left = _then(lever) if needed else ()
+        rows.append((*first, *left, " ".join(lever.overrides)))
+    return title + "\n" + table(header, rows)
 
 
-def _enough(plan: Plan, fits: bool) -> bool:
-    return fits and plan.status is not Status.ALREADY_FITS
+def _then(lever: LeverResult) -> tuple[str, str]:
+    """Say what still has to be recomputed with a lever, and what that costs."""
+    if lever.fits:
+        return "nothing", "0"
+    if lever.then is None:
+        return "-", "-"
+    return lever.then.choice.label(), percent(lever.then.step_time_overhead)
 
 
 def _ranking(plan: Plan, top: int | None) -> str:

@@ -6,23 +6,23 @@ predicting the changed job, so it is a bound on nothing but that job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from recompute.config.choice import NO_RECOMPUTE
+from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.errors import RecomputeError
 from recompute.rules.edits import apply, overrides_of
 from recompute.search import lever_edits as edits
+from recompute.search.cost import CostModel
+from recompute.search.outcome import Judge
 from recompute.search.reserved import CACHING, EXPANDABLE, allocator_of, reserved_range
-from recompute.search.types import LeverResult, Predicts
-from recompute.timeline.types import Prediction
+from recompute.search.types import LeverResult, Outcome, Predicts
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
     from recompute.rules.types import Edit
-    from recompute.search.budget import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,37 +148,46 @@ LEVERS: Final[tuple[Lever, ...]] = (
 
 
 def cheaper_first(
-    job: JobConfig, budget: Budget, control: Prediction, make: Callable[[JobConfig], Predicts]
+    judge: Judge, outcomes: Sequence[Outcome], make: Callable[[JobConfig], Predicts]
 ) -> tuple[LeverResult, ...]:
     """Predict every lever that the job does not use yet and that helps.
 
     Args:
-        job: The job; levers are measured on it without recompute.
-        budget: For saying whether a lever is enough on its own.
-        control: The job without recompute.
+        judge: Predicts and prices the job as it is; levers are measured on it without recompute.
+        outcomes: Of the job as it is. The choices that none of them beats are tried again with each
+            lever, to say what it would leave to recompute.
         make: Makes a predictor for a changed job.
     """
-    results = (_result(lever, job, budget, control, make) for lever in LEVERS)
+    stock = [o for o in outcomes if not o.dominated and o.choice.per_layer is None]
+    front = [o.choice for o in sorted(stock, key=lambda o: o.step_time_overhead)]
+    results = (_result(lever, judge, front, make) for lever in LEVERS)
     return tuple(result for result in results if result is not None)
 
 
 def _result(
     lever: Lever,
-    job: JobConfig,
-    budget: Budget,
-    control: Prediction,
+    judge: Judge,
+    front: Sequence[RecomputeChoice],
     make: Callable[[JobConfig], Predicts],
 ) -> LeverResult | None:
-    edit = lever.edit(edits.Before(job, control))
+    job = judge.predictor.job
+    edit = lever.edit(edits.Before(job, judge.control))
     if edit is None:
         return None
     changed = apply(job, edit)
-    before = control.hot.peak.peak_bytes
-    after = _peak_after(lever, changed, control, make)
-    if after is None:
-        return None
-    allocator = allocator_of(changed.environment)
-    narrower = allocator is EXPANDABLE and allocator_of(job.environment) is CACHING
+    before = judge.control.hot.peak.peak_bytes
+    narrower = allocator_of(changed.environment) is not allocator_of(job.environment)
+    if lever.edit is edits.offload_optimizer:
+        after = max(r.peak.peak_bytes - r.static.optimizer for r in judge.control.ranks)
+        fits = judge.budget.over(after, allocator_of(job.environment)) <= 0
+        then = None
+    else:
+        outcomes = _outcomes(changed, judge, front, make)
+        if not outcomes:
+            return None
+        after, fits = outcomes[0].peak_bytes, outcomes[0].fits
+        fitting = [o for o in outcomes if o.fits]
+        then = min(fitting, key=lambda o: o.step_time_overhead, default=None)
     if after >= before and not narrower:
         return None
     why = lever.why
@@ -190,20 +199,34 @@ def _result(
         change=lever.change,
         overrides=overrides_of(edit),
         peak_delta_bytes=after - before,
-        fits=budget.over(after, allocator) <= 0,
+        fits=fits,
+        then=then,
         why=why,
     )
 
 
-def _peak_after(
-    lever: Lever, job: JobConfig, control: Prediction, make: Callable[[JobConfig], Predicts]
-) -> int | None:
-    """Return the highest peak of the changed job; ``None`` where it cannot be said."""
-    if lever.edit is edits.expandable_segments:
-        return control.hot.peak.peak_bytes
-    if lever.edit is edits.offload_optimizer:
-        return max(rank.peak.peak_bytes - rank.static.optimizer for rank in control.ranks)
+def _outcomes(
+    changed: JobConfig,
+    judge: Judge,
+    front: Sequence[RecomputeChoice],
+    make: Callable[[JobConfig], Predicts],
+) -> list[Outcome]:
+    """Judge the changed job without recompute, then the choices of the front until one fits.
+
+    Returns:
+        Nothing where the changed job is not valid or not modelled.
+    """
     try:
-        return make(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+        predictor = make(changed)
+        control = predictor.predict(NO_RECOMPUTE)
     except RecomputeError:
-        return None
+        return []
+    cost = CostModel(changed, judge.cost.gpu, judge.cost.efficiencies)
+    moved = Judge(predictor, cost, judge.budget, control)
+    found = [moved.judge(control)]
+    for choice in front:
+        if any(outcome.fits for outcome in found):
+            break
+        if choice != NO_RECOMPUTE:
+            found.append(moved.outcome(choice))
+    return found

@@ -72,7 +72,7 @@ def plan(
     if per_layer and not control.fits:
         outcomes = ranked((*best_per_layer(judge, outcomes), *outcomes))
     chosen = _chosen(outcomes, control)
-    levers = cheaper_first(acted, limit, judge.control, make)
+    levers = cheaper_first(judge, outcomes, make)
     return Plan(
         job=acted,
         status=_status(chosen, control),

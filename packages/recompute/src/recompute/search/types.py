@@ -82,6 +82,8 @@ class LeverResult:
     """Difference of the highest allocated peak; 0 where only reserved memory changes."""
     fits: bool
     """With this change alone the job fits without recompute."""
+    then: Outcome | None
+    """With this change, the cheapest choice that fits; its overhead is over the changed job's control."""
     why: str
 
 
