@@ -43,10 +43,11 @@ bench: $(DEV_STAMP)  ## accuracy and speed tables
 
 docs: $(DEV_STAMP)  ## regenerate the reference pages that come from tables
 	@$(BIN)/python tools/reference_pages.py
+	@$(BIN)/python tools/cli_reference.py
 
 oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core (Python 3.11)
 	@sh tools/oracle_env.sh $(ORACLE)
-	@$(ORACLE)/bin/python -m pytest -q -p no:randomly packages/recompute/oracle
+	@$(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider packages/recompute/oracle
 
 lock: $(DEV_STAMP)  ## renew the hashed requirements
 	@for set in requirements requirements-dev; do \

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from recompute.report.plan_document import plan_overrides
 from recompute.report.text import bullets, gib, percent, signed_gib, table
 from recompute.search.budget import Compared
+from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
 from recompute.search.types import LeverResult, Outcome, Plan, Status
 from recompute.units import format_gib
@@ -67,6 +68,7 @@ def _verdict(plan: Plan) -> str:
             f"  layers     {s.first} to {s.last}: {', '.join(s.modules)}"
             for s in shown.choice.per_layer
         ]
+    lines += _first_try(plan)
     if plan.stock is not None and plan.chosen is not None and plan.stock != plan.chosen:
         gain = plan.stock.step_time_overhead - plan.chosen.step_time_overhead
         lines.append(
@@ -74,6 +76,20 @@ def _verdict(plan: Plan) -> str:
             "stock choice"
         )
     return "\n".join(lines)
+
+
+def _first_try(plan: Plan) -> list[str]:
+    """Name the first change that leaves clearly less to recompute: levers come cheapest first."""
+    if plan.status is Status.ALREADY_FITS:
+        return []
+    most = 1.0 if plan.chosen is None else plan.chosen.step_time_overhead - MODEL_ERROR
+    for lever in plan.cheaper_first:
+        if lever.fits and most > 0:
+            return [f"  first try  {lever.change}: then nothing has to be recomputed"]
+        if lever.then is not None and lever.then.step_time_overhead < most:
+            left, cost = _then(lever)
+            return [f"  first try  {lever.change}: then {left} is enough, {cost}"]
+    return []
 
 
 def _limit(plan: Plan) -> str:
