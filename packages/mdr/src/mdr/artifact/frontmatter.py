@@ -164,7 +164,11 @@ def simple_mapping(text: str) -> dict[str, str] | None:
             value = match["plain"].rstrip(" ")
             if value.lower() in WORDS_WITH_TYPES or value.endswith(":"):
                 return None
-        if len(value) > MAX_SCALAR_CHARS or not value.isprintable() or match["key"].lower() in WORDS_WITH_TYPES:
+        if (
+            len(value) > MAX_SCALAR_CHARS
+            or not value.isprintable()
+            or match["key"].lower() in WORDS_WITH_TYPES
+        ):
             return None
         values[match["key"]] = value
     return values or None

@@ -24,8 +24,10 @@ MAX_UNPACKED: Final = 64 << 20
 BOMB_RATIO: Final = 100
 BOMB_BYTES: Final = 50 << 20
 """An archive that claims more than this and 100 times its own size is a bomb."""
-RUNS: Final = frozenset("exe dll so dylib sh bash bat cmd ps1 scr com msi jar py js vbs app pkg deb rpm apk".split())
-NESTS: Final = frozenset("zip gz tgz bz2 xz 7z rar tar jar whl docx xlsx pptx".split())
+RUNS: Final = frozenset(
+    ["exe", "dll", "so", "dylib", "sh", "bash", "bat", "cmd", "ps1", "scr", "com", "msi", "jar", "py", "js", "vbs", "app", "pkg", "deb", "rpm", "apk"]
+)
+NESTS: Final = frozenset(["zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "tar", "jar", "whl", "docx", "xlsx", "pptx"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def _tar(data: bytes) -> Iterator[Trouble]:
                 break
             yield from _member(member.name)
             if member.issym() or member.islnk():
-                yield Trouble("archive-symlink", f"link {member.name[:80]!r} to {member.linkname[:80]!r}")
+                yield Trouble(
+                    "archive-symlink", f"link {member.name[:80]!r} to {member.linkname[:80]!r}"
+                )
             if member.isdev():
                 yield Trouble("archive-traversal", f"device file {member.name[:80]!r}")
     yield Trouble("archive", f"{count} members that no text check reads")
@@ -104,7 +108,9 @@ def _bomb(unpacked: int, packed: int) -> Iterator[Trouble]:
 def _member(name: str) -> Iterator[Trouble]:
     parts = name.replace("\\", "/").split("/")
     if ".." in parts or name[:1] in {"/", "\\"} or name[1:2] == ":":
-        yield Trouble("archive-traversal", f"member {name[:80]!r} leaves the folder it is unpacked into")
+        yield Trouble(
+            "archive-traversal", f"member {name[:80]!r} leaves the folder it is unpacked into"
+        )
     extension = extension_of(name)
     if extension in RUNS:
         yield Trouble("archive-executable", f"program {name[:80]!r} inside an archive")
@@ -122,7 +128,9 @@ def _unpacked(data: bytes) -> bytes | None:
         case b"BZ":
             plain = bz2.BZ2Decompressor().decompress(data, MAX_UNPACKED + 1)
         case b"\xfd7":
-            plain = lzma.LZMADecompressor(memlimit=MAX_UNPACKED * 2).decompress(data, MAX_UNPACKED + 1)
+            plain = lzma.LZMADecompressor(memlimit=MAX_UNPACKED * 2).decompress(
+                data, MAX_UNPACKED + 1
+            )
         case _:
             return data
     return plain if len(plain) <= MAX_UNPACKED else None

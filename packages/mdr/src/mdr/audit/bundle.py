@@ -24,7 +24,7 @@ from mdr.audit.magic import (
     trailing,
 )
 from mdr.audit.rulesets import LATEST, ruleset_of
-from mdr.audit.run import distinct, findings
+from mdr.audit.run import distinct, enough, findings
 from mdr.audit.text import Text
 from mdr.audit.types import BundleFinding, BundleResult, Status
 from mdr.version.types import FileMode
@@ -69,16 +69,17 @@ RULES: Final = {
 }
 """Rule id -> row. The ids of text checks appear beside these."""
 
+READABLE: Final = frozenset({FileMode.REGULAR, FileMode.EXECUTABLE})
 MAX_TEXT_BYTES: Final = 2 << 20
 NAMED_FILES: Final = frozenset({"SKILL.md", "skill.md"})
 """Graded on their own; here only what a grade does not look at would be repeated."""
 CODE_CHECKS: Final = frozenset(
-    "invisible exfil-host credential send-credentials pipe-shell rm-rf read-credentials base64 raw-ip".split()
+    ["invisible", "exfil-host", "credential", "send-credentials", "pipe-shell", "rm-rf", "read-credentials", "base64", "raw-ip"]
 )
 """Text checks that mean something in a script or a data file."""
 MARKDOWN_CHECKS: Final = CODE_CHECKS | {"html-comment", "hidden-style", "injection", "script"}
 MARKDOWN: Final = frozenset({"md", "mdx", "mdc", "markdown", "txt"})
-SIGNED: Final = frozenset("sig sigstore pem crt cer asc pub lock svg ipynb".split())
+SIGNED: Final = frozenset(["sig", "sigstore", "pem", "crt", "cer", "asc", "pub", "lock", "svg", "ipynb"])
 """Formats that are base64 by nature: check 15 says nothing about them."""
 
 
@@ -87,7 +88,7 @@ def bundle_audit(files: Iterable[tuple[str, str, bytes]], *, ruleset: str = LATE
 
     Args:
         files: (path in the folder, git mode ``100644``, ``100755`` or ``120000``, bytes; the target for
-            a symbolic link).
+            a symbolic link). Another mode is a file that could not be read.
         ruleset: Whose text checks to run over text files.
 
     Returns:
@@ -97,7 +98,9 @@ def bundle_audit(files: Iterable[tuple[str, str, bytes]], *, ruleset: str = LATE
     unread: list[str] = []
     scripts: list[str] = []
     count = total = read = 0
-    for path, mode, data in sorted(files, key=lambda item: item[0].encode("utf-8", "surrogateescape")):
+    for path, mode, data in sorted(
+        files, key=lambda item: item[0].encode("utf-8", "surrogateescape")
+    ):
         count += 1
         total += len(data)
         one = tuple(_file(path, mode, data, ruleset))
@@ -106,7 +109,7 @@ def bundle_audit(files: Iterable[tuple[str, str, bytes]], *, ruleset: str = LATE
             scripts.append(path)
         if any(finding.rule in UNREAD for finding in one):
             unread.append(path)
-        read += mode != FileMode.SYMLINK and len(data) <= MAX_TEXT_BYTES and is_text(data)
+        read += mode in READABLE and len(data) <= MAX_TEXT_BYTES and is_text(data)
     status = max((item.status for item in found), key=lambda item: item.rank, default=Status.PASS)
     return BundleResult(
         status=status,
@@ -120,7 +123,7 @@ def bundle_audit(files: Iterable[tuple[str, str, bytes]], *, ruleset: str = LATE
 
 
 UNREAD: Final = frozenset(
-    "unread too-large archive archive-broken archive-bomb native-executable bytecode".split()
+    ["unread", "too-large", "archive", "archive-broken", "archive-bomb", "native-executable", "bytecode"]
 )
 
 
@@ -137,11 +140,16 @@ def _file(path: str, mode: str, data: bytes, ruleset: str) -> Iterator[BundleFin
     if mode == FileMode.SYMLINK:
         yield _link(path, data)
         return
+    if mode not in set(FileMode):
+        yield _row(path, "unread", f"neither a file nor a symbolic link (mode {mode})")
+        return
     magic = None if is_text(data) else signature(data)
     if magic is None and is_text(data):
         yield from _text(path, data, ruleset)
         if promised(path) not in {None, Family.TEXT} and data:
-            yield _row(path, "magic-mismatch", f"the name promises {promised(path)}, the content is text")
+            yield _row(
+                path, "magic-mismatch", f"the name promises {promised(path)}, the content is text"
+            )
         return
     yield from _binary(path, data, magic)
 
@@ -150,7 +158,9 @@ def _link(path: str, target: bytes) -> BundleFinding:
     goal = target.decode("utf-8", "replace")
     folder = path.rpartition("/")[0]
     resolved = normpath(f"{folder}/{goal}" if folder else goal)
-    escapes = goal.startswith(("/", "\\", "~")) or goal[1:2] == ":" or resolved.split("/")[0] == ".."
+    escapes = (
+        goal.startswith(("/", "\\", "~")) or goal[1:2] == ":" or resolved.split("/")[0] == ".."
+    )
     return _row(path, "symlink-escape" if escapes else "symlink", f"points to {goal[:80]!r}")
 
 
@@ -166,7 +176,7 @@ def _text(path: str, data: bytes, ruleset: str) -> Iterator[BundleFinding]:
     for check in ruleset_of(ruleset):
         if check.id not in wanted or (check.id == "base64" and extension in SIGNED):
             continue
-        for finding in findings(check.id, text, distinct(check.find(text))):
+        for finding in findings(check.id, text, distinct(enough(check.find(text), check.worst))):
             yield BundleFinding(
                 path=path,
                 rule=check.id,
@@ -188,7 +198,9 @@ def _binary(path: str, data: bytes, magic: Magic | None) -> Iterator[BundleFindi
         yield _row(path, "polyglot", f"{name} that a ZIP reader opens too")
         yield from (_row(path, trouble.rule, trouble.why) for trouble in archives.inspect(data))
     elif magic and trailing(data, magic):
-        yield _row(path, "trailing-bytes", f"{trailing(data, magic)} bytes behind the end of a {name}")
+        yield _row(
+            path, "trailing-bytes", f"{trailing(data, magic)} bytes behind the end of a {name}"
+        )
     match family:
         case Family.EXECUTABLE:
             yield _row(path, "native-executable", name)

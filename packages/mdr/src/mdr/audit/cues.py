@@ -22,7 +22,7 @@ NOT_A_CUE: Final = Rx(
     rb"|(?:never|do not|don't|cannot|must not|should not) (?:forget|hesitate|worry|fail|wait|be afraid))\b"
 )
 """Phrases that hold a cue and negate nothing."""
-SENTENCE_END: Final = Rx(rb"[.!?](?:\s|$)|[\n;]")
+SENTENCE_ENDS: Final = (b". ", b"! ", b"? ", b"\n", b";")
 REACH: Final = 80
 """Bytes before the match in which a cue counts."""
 QUOTES: Final = b"\"'`|"
@@ -38,10 +38,7 @@ def negated(data: bytes, start: int, reach: int = REACH) -> bool:
         reach: Bytes to look back.
     """
     before = data[max(0, start - reach) : start]
-    last = 0
-    for end in SENTENCE_END.finditer(before):
-        last = end.end()
-    before = before[last:]
+    before = before[max(before.rfind(mark) for mark in SENTENCE_ENDS) + 1 :]
     return CUE.search(before) is not None and NOT_A_CUE.search(before) is None
 
 

@@ -29,7 +29,10 @@ BLOCK_NAMES: Final = (
     b"|search|section|summary|table|tbody|td|tfoot|th|thead|title|tr|track|ul"
 )
 HTML_BLOCKS: Final = (
-    (Rx(rb"(?i)<(?:script|pre|style|textarea)(?:[\s>]|$)"), Rx(rb"(?i)</(?:script|pre|style|textarea)>")),
+    (
+        Rx(rb"(?i)<(?:script|pre|style|textarea)(?:[\s>]|$)"),
+        Rx(rb"(?i)</(?:script|pre|style|textarea)>"),
+    ),
     (Rx(rb"<!--"), Rx(rb"-->")),
     (Rx(rb"<\?"), Rx(rb"\?>")),
     (Rx(rb"<!\[CDATA\["), Rx(rb"\]\]>")),
@@ -156,7 +159,9 @@ def _in_fence(scan: _Scan, content: bytes, column: int, depth: int) -> bool:
 
 def _html_block(scan: _Scan, content: bytes) -> bool:
     for number, (opening, closing) in enumerate(HTML_BLOCKS, start=1):
-        if opening.match(content) is None or (number == len(HTML_BLOCKS) and scan.paragraph is not None):
+        if opening.match(content) is None or (
+            number == len(HTML_BLOCKS) and scan.paragraph is not None
+        ):
             continue
         if closing is None or closing.search(content, 1) is None:
             scan.html = (closing,)

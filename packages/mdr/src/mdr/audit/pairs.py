@@ -37,13 +37,13 @@ class Pairs:
             gap: One byte of what may stand between them.
             reach: Most bytes between the end of the verb and the object.
         """
-        self._whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
+        self.whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
         self._verb = Rx(verb)
         self._reach = reach
 
     def find(self, data: bytes) -> Iterator[Pair]:
         """Return the pairs, left to right."""
-        for match in self._whole.finditer(data):
+        for match in self.whole.finditer(data):
             target = match.start(1)
             verb, after = match.start(), match.start()
             for last in self._verb.finditer(data, match.start(), target):

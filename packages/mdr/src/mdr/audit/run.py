@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from mdr.audit.checks.row import Check, Hit
 
+MAX_HITS: Final = 1_000
+"""Places of a check's worst status after which looking stops."""
 MAX_SHOWN: Final = 20
 """Findings kept for one check; the status and the grade never depend on this."""
 
@@ -89,7 +91,7 @@ def run_check(check: Check, text: Text) -> CheckResult:
         return CheckResult(
             id=check.id, title=check.title, severity=check.severity, status=Status.NA
         )
-    hits = distinct(check.find(text))
+    hits = distinct(enough(check.find(text), check.worst))
     status = max((hit.status for hit in hits), key=lambda item: item.rank, default=Status.PASS)
     return CheckResult(
         id=check.id,
@@ -99,6 +101,16 @@ def run_check(check: Check, text: Text) -> CheckResult:
         detail=check.detail(text) if check.detail else counted(hits),
         findings=findings(check.id, text, hits),
     )
+
+
+def enough(hits: Iterable[Hit], worst: Status) -> Iterable[Hit]:
+    """Stop after many hits of the worst status: nothing that follows can change the verdict."""
+    count = 0
+    for hit in hits:
+        yield hit
+        count += hit.status is worst
+        if count >= MAX_HITS:
+            return
 
 
 def distinct(hits: Iterable[Hit]) -> tuple[Hit, ...]:
@@ -117,6 +129,8 @@ def counted(hits: Sequence[Hit]) -> str | None:
     if not hits:
         return None
     places = f"{len(hits)} place" + ("s" if len(hits) > 1 else "")
+    if len(hits) >= MAX_HITS:
+        places = f"at least {MAX_HITS} places"
     return f"{places}, the worst {MAX_SHOWN} shown" if len(hits) > MAX_SHOWN else places
 
 

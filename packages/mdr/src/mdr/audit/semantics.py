@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.artifact.types import Kind
-from mdr.audit.rx import Rx
 from mdr.audit.run import unreadable
+from mdr.audit.rx import Rx
 from mdr.audit.stores import STORE
 from mdr.audit.text import Text
 from mdr.audit.types import Change, SemanticDiff, Semantics
@@ -26,11 +26,12 @@ COMMAND: Final = Rx(
 )
 INLINE_COMMAND: Final = Rx(rb"`(?:\$ )?((?:[a-z][a-z0-9+_.-]*/)*[a-z][a-z0-9+_.-]*)[ \t]+[^`\n]+`")
 SHELL_WORDS: Final = frozenset(
-    "if then else elif fi for while until do done case esac in function return local export set unset echo printf "
-    "true false test exit cd read shift break continue trap wait eval source alias declare typeset let".split()
+    ["if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "function", "return", "local", "export", "set", "unset", "echo", "printf", "true", "false", "test", "exit", "cd", "read", "shift", "break", "continue", "trap", "wait", "eval", "source", "alias", "declare", "typeset", "let"]
 )
 """Words of the shell itself: they start no program."""
-PROSE_WORDS: Final = frozenset("a an and as at by the this that to for from in is it of on or with not no".split())
+PROSE_WORDS: Final = frozenset(
+    ["a", "an", "and", "as", "at", "by", "the", "this", "that", "to", "for", "from", "in", "is", "it", "of", "on", "or", "with", "not", "no"]
+)
 TOKEN_BYTES: Final = 4
 MAX_NAME: Final = 80
 TOOL_KEYS: Final = ("allowed-tools", "allowed_tools", "tools", "disallowed-tools")
@@ -91,7 +92,12 @@ def _sorted(names: Any) -> tuple[str, ...]:
 
 def _is_host(host: str) -> bool:
     plain = host.replace("-", "").replace(".", "").replace(":", "").replace("_", "")
-    return bool(plain) and plain.isascii() and plain.isalnum() and ("." in host or ":" in host or host == "localhost")
+    return (
+        bool(plain)
+        and plain.isascii()
+        and plain.isalnum()
+        and ("." in host or ":" in host or host == "localhost")
+    )
 
 
 def _commands(text: Text) -> Iterator[str]:

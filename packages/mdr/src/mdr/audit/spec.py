@@ -54,7 +54,11 @@ def spec_conformance(data: bytes, folder_name: str | None) -> tuple[SpecFinding,
         return (_finding("not-utf8", None, "the file is not UTF-8"),)
     block = read_frontmatter(data)
     if data.startswith(BOM) and block.present:
-        return (_finding("byte-order-mark", None, "the file must begin with ---, not with a byte order mark"),)
+        return (
+            _finding(
+                "byte-order-mark", None, "the file must begin with ---, not with a byte order mark"
+            ),
+        )
     if block.problem is not None:
         return (_finding(f"frontmatter-{block.problem.code}", None, block.problem.message),)
     skill = _Skill(data, folder_name, block, block.values or {})
@@ -78,7 +82,9 @@ def _extra(skill: _Skill) -> Iterator[SpecFinding]:
     known = {*REQUIRED, *OPTIONAL}
     for key in sorted(set(skill.values) - known):
         shown = key if key.isascii() and key.isprintable() else ascii(key)
-        yield _finding("unknown-field", shown[:80], f"{shown[:80]} is not a field of the specification")
+        yield _finding(
+            "unknown-field", shown[:80], f"{shown[:80]} is not a field of the specification"
+        )
 
 
 def _name(skill: _Skill) -> Iterator[SpecFinding]:
@@ -91,7 +97,9 @@ def _name(skill: _Skill) -> Iterator[SpecFinding]:
     if NAME.search(plain.encode("utf-8", "replace")) is None:
         yield _finding("name-characters", "name", "a-z, 0-9 and single hyphens between them")
     if skill.folder is not None and plain != ucd_3_2_0.normalize("NFKC", skill.folder):
-        yield _finding("name-is-not-folder", "name", f"must equal the folder's name {ascii(skill.folder)}")
+        yield _finding(
+            "name-is-not-folder", "name", f"must equal the folder's name {skill.folder!a}"
+        )
 
 
 def _lengths(skill: _Skill) -> Iterator[SpecFinding]:
@@ -130,7 +138,9 @@ def _budget(skill: _Skill) -> Iterator[SpecFinding]:
     body = skill.data[skill.block.body :]
     lines, tokens = body.count(b"\n"), -(-len(body) // 4)
     if lines > ADVISED_LINES:
-        yield _finding("long-body", None, f"{lines} lines, fewer than {ADVISED_LINES} advised", advice=True)
+        yield _finding(
+            "long-body", None, f"{lines} lines, fewer than {ADVISED_LINES} advised", advice=True
+        )
     if tokens > ADVISED_TOKENS:
         message = f"about {tokens} tokens, fewer than {ADVISED_TOKENS} advised"
         yield _finding("many-tokens", None, message, advice=True)

@@ -49,12 +49,24 @@ QUANTITY: Final = rb"(?:all(?: of)?(?: the| your| their)?|any|every|local|stored
 KIND: Final = rb"(?:(?:own|local|stored|saved|secret|private|aws|cloud|github|openai|anthropic|browser|existing|current)\s+){0,2}"
 TOKEN: Final = rb"(?:access|auth|authentication|api|bearer|session|oauth|refresh|github|gitlab|slack|npm|login|secret) token"
 SECRET: Final = (
-    rb"(?:api[ -]?key|credential|secret|password|passphrase|private key|ssh key|secret key|" + TOKEN + rb"|cookie)"
+    rb"(?:api[ -]?key|credential|secret|password|passphrase|private key|ssh key|secret key|"
+    + TOKEN
+    + rb"|cookie)"
 )
 """What is secret by name. Bare ``token`` is not: language models and currencies have those too."""
 OWNED_SECRETS: Final = (
-    rb"(?:\b" + OWNER + rb"\s+" + KIND + SECRET + rb"s?\b|\b" + QUANTITY + rb"\s+" + KIND
-    + rb"(?:session |browser |login )?" + SECRET + rb"s\b)"
+    rb"(?:\b"
+    + OWNER
+    + rb"\s+"
+    + KIND
+    + SECRET
+    + rb"s?\b|\b"
+    + QUANTITY
+    + rb"\s+"
+    + KIND
+    + rb"(?:session |browser |login )?"
+    + SECRET
+    + rb"s\b)"
 )
 """Somebody's secret, or several; ``a stored credential`` in passing is neither."""
 LOCAL_SECRETS: Final = any_of(

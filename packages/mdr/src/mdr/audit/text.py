@@ -20,7 +20,7 @@ from mdr.artifact.frontmatter import Frontmatter, read_frontmatter
 from mdr.audit.fold import folded
 from mdr.audit.markdown import visible_bytes
 from mdr.audit.rx import Rx
-from mdr.audit.urls import Link, bare_hosts, links
+from mdr.audit.urls import Link, bare_hosts, links, suspect_hosts, suspect_links
 from mdr.audit.view import View
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from mdr.audit.view import Anchors
 
 BOM: Final = b"\xef\xbb\xbf"
-CONTINUED: Final = Rx(rb"\\\n| [`^]\n|(?m:^)[ \t]*[^|\s][^\n]*\|[ \t]*\n")
-"""A backslash, PowerShell's and cmd's continuation, and a pipe that ends a line outside a table."""
+CONTINUATIONS: Final = ((b"\\\n", b"  "), (b" `\n", b"   "), (b" ^\n", b"   "))
+"""The shell's, PowerShell's and cmd's continuation of a line, and blanks of the same length."""
+PIPE_AT_END: Final = Rx(rb"(?m:^)[ \t]*[^|\s][^\n]*\|[ \t]*\n")
+"""A pipe that ends a line outside a table."""
 SOFT_BREAK: Final = Rx(rb"[^\s#|>][ \t]*(\n)[ \t]*[a-z0-9~/$\"'`*_(\[.]")
 """A newline inside a paragraph; the next line starts no list, heading, table or quotation."""
 FENCE_LINE: Final = Rx(rb"(?m)^[ \t>]*(?:```|~~~)")
@@ -66,15 +68,15 @@ class Text:
     def joined(self) -> View:
         """The text with continued lines on one line."""
         data = self.plain.data
-        if not any(mark in data for mark in (b"\\\n", b"|\n", b"| \n", b" `\n", b" ^\n")):
-            return self.plain
-        patched = bytearray(data)
-        for match in CONTINUED.finditer(data):
-            end = match.end() - 1
-            patched[end] = 0x20
-            if data[end - 1] in b"\\`^":
-                patched[end - 1] = 0x20
-        return View(bytes(patched), self.plain)
+        patched = data
+        for mark, blanks in CONTINUATIONS:
+            patched = patched.replace(mark, blanks)
+        if b"|\n" in patched or b"| \n" in patched:
+            pipes = bytearray(patched)
+            for match in PIPE_AT_END.finditer(patched):
+                pipes[match.end() - 1] = 0x20
+            patched = bytes(pipes)
+        return self.plain if patched == data else View(patched, self.plain)
 
     @cached_property
     def folded(self) -> View:
@@ -119,6 +121,12 @@ class Text:
         """The links of the folded text, and hosts named to programs that connect."""
         view = self.folded
         return (*links(view.lower), *bare_hosts(view.data))
+
+    @cached_property
+    def suspects(self) -> tuple[Link, ...]:
+        """Those links that may lead to a drop or to a bare address; most files have none."""
+        view = self.folded
+        return (*suspect_links(view.lower), *suspect_hosts(view.data))
 
     def position(self, offset: int) -> tuple[int, int]:
         """Return the 1-based line and column (code points) of an offset in the source."""

@@ -22,7 +22,7 @@ GRADES: Final = ("A", "B", "C", "D", "F")
 class Status(StrEnum):
     """What a check says about one file."""
 
-    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    PASS = "pass"
     WARN = "warn"
     """Matched, and quoted, negated or on a short list of well-known installers."""
     FAIL = "fail"

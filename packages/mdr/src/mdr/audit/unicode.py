@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - look-alike characters are the data of this module
 """Character ranges and the folding table, the same on every Python.
 
 Python 3.11, 3.12 and 3.13 carry different Unicode versions. Nothing here asks the running version:
@@ -107,7 +108,9 @@ def folding_table() -> dict[int, str]:
     """Return code point -> ASCII for everything that is removed, compatible or confusable."""
     table = dict(_compatible())
     for characters, plain in PAIRS:
-        table.update({ord(char): ascii_char for char, ascii_char in zip(characters, plain, strict=True)})
+        table.update(
+            {ord(char): ascii_char for char, ascii_char in zip(characters, plain, strict=True)}
+        )
     for first, plain in RUNS:
         table.update({first + index: char for index, char in enumerate(plain)})
     for low, high in (*INVISIBLE, *MARKS):
@@ -117,7 +120,9 @@ def folding_table() -> dict[int, str]:
 
 
 def _compatible() -> dict[int, str]:
-    looks = {ord(char): plain for chars, row in PAIRS for char, plain in zip(chars, row, strict=True)}
+    looks = {
+        ord(char): plain for chars, row in PAIRS for char, plain in zip(chars, row, strict=True)
+    }
     table = {}
     for low, high in COMPATIBLE:
         for code in range(low, high + 1):

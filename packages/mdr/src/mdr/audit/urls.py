@@ -7,21 +7,27 @@ Python releases.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from mdr.audit.drops import DROP_HOSTS
 from mdr.audit.fold import fold_characters
 from mdr.audit.rx import Rx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mdr.audit.rx import Match
+
 SCHEMED: Final = rb"\b[a-z][a-z0-9+.-]*:(?:\\?/){2}"
 LINK: Final = Rx(
-    rb"(?:" + SCHEMED + rb"|(?m:^|[\s(\[<\"'`=])//)([^\s<>\"'`)\]}|\\/?#]*(?:\[[0-9a-f:.%]+\](?::[0-9]*)?)?)([^\s<>\"'`)\]}|\\]*)"
+    rb"(?:"
+    + SCHEMED
+    + rb"|(?m:^|[\s(\[<\"'`=])//)([^\s<>\"'`)\]}|\\/?#]*(?:\[[0-9a-f:.%]+\](?::[0-9]*)?)?)([^\s<>\"'`)\]}|\\]*)"
 )
 """A link with a scheme or ``//``: (authority, rest)."""
 CONNECTS: Final = Rx(
@@ -37,8 +43,10 @@ VALUE_OPTIONS: Final = frozenset(
     b"--cookie --form --resolve --interface --connect-to --max-time --retry --write-out".split()
 )
 """Options whose next argument is not a host."""
-BARE: Final = Rx(rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?"
-    rb")(?::[0-9]+)?(?:/([^ ]*))?$")
+BARE: Final = Rx(
+    rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?"
+    rb")(?::[0-9]+)?(?:/([^ ]*))?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +65,30 @@ def links(data: bytes) -> Iterator[Link]:
     """Return the links of folded lower-case text."""
     if b"//" in data or rb":\/" in data:
         for match in LINK.finditer(data):
-            authority = (match.group(1) or b"").decode("utf-8", "replace")
-            rest = (match.group(2) or b"").decode("utf-8", "replace")
-            yield Link(match.start(), match.end(), host_of(authority), rest.lstrip("/"))
+            yield _link(match)
 
 
-def bare_hosts(data: bytes) -> Iterator[Link]:
+def _link(match: Match) -> Link:
+    authority, rest = ((match.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
+    return Link(match.start(), match.end(), host_of(authority), rest.lstrip("/"))
+
+
+def bare_hosts(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Link]:
     """Return hosts without a scheme behind programs that connect to them.
 
     Args:
         data: Folded text, case kept (``-o`` takes a value and ``-O`` does not).
+        start: Where to begin.
+        end: Where to stop; ``None`` for the end of the text.
     """
-    for command in CONNECTS.finditer(data):
+    for command in CONNECTS.finditer(data, start, end):
         before, piped = b"", False
         resolves = RESOLVERS.search(command.group() or b"") is not None
         for argument in ARGUMENT.finditer(data, command.start(1), command.end(1)):
             word = argument.group() or b""
             piped = piped or word in b"|;&"
-            found = None if before in VALUE_OPTIONS else BARE.match(word.lower())
+            likely = b"." in word and before not in VALUE_OPTIONS
+            found = BARE.match(word.lower()) if likely else None
             before = word
             if found is not None:
                 host, path = ((found.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
@@ -88,6 +102,49 @@ def _bare(host: str) -> str:
     host = host.rstrip(".")
     is_version = host.count(".") != 3 and public_address(host) is not None
     return "" if is_version else host
+
+
+_DROPS: Final = b"|".join(re.escape(host.encode()) for host in sorted(DROP_HOSTS))
+_AUTHORITY: Final = rb"[^\s<>\"'`)\]}|\\/?#]*"
+SUSPECT: Final = Rx(
+    rb"(?:"
+    + SCHEMED
+    + rb"|(?m:^|[\s(\[<\"'`=])//)(?:"
+    + _AUTHORITY
+    + rb"@)?(?:[0-9\[]|"
+    + _AUTHORITY
+    + rb"%|(?:"
+    + _AUTHORITY
+    + rb"\.)?(?:"
+    + _DROPS
+    + rb"|(?:canary\.|ptb\.)?discord(?:app)?\.com\.?/api|api\.telegram\.org))"
+)
+"""A link whose host may be a drop, an address, or hidden by percent signs: only these are parsed."""
+SUSPECT_COMMAND: Final = Rx(
+    CONNECTS.pattern.removesuffix(rb"([^\n]+)")
+    + rb"[^\n]*?(?:"
+    + _DROPS
+    + rb"|\b[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+)"
+)
+
+
+def suspect_links(data: bytes) -> Iterator[Link]:
+    """Return those links of folded lower-case text that need a closer look."""
+    if b"//" in data or rb":\/" in data:
+        for suspect in SUSPECT.finditer(data):
+            match = LINK.match(data, suspect.start())
+            if match is not None:
+                yield _link(match)
+
+
+def suspect_hosts(data: bytes) -> Iterator[Link]:
+    """Return bare hosts of those command lines that need a closer look."""
+    done = 0
+    for suspect in SUSPECT_COMMAND.finditer(data):
+        if suspect.start() >= done:
+            end = data.find(b"\n", suspect.end())
+            done = len(data) if end < 0 else end
+            yield from bare_hosts(data, suspect.start(), done)
 
 
 @lru_cache(maxsize=4096)
@@ -115,9 +172,19 @@ NOT_PUBLIC_V4: Final = (
     ("198.18.0.0", 15), ("198.51.100.0", 24), ("203.0.113.0", 24), ("240.0.0.0", 4),
 )  # fmt: skip
 """IANA special-purpose IPv4 blocks: this network, private, shared, loopback, documentation, ..."""
-NOT_PUBLIC_V6: Final = (("::", 127), ("2001:db8::", 32), ("3fff::", 20), ("fc00::", 7), ("fe80::", 10))
-_V4: Final = tuple((int(IPv4Address(base)) >> (32 - bits), 32 - bits) for base, bits in NOT_PUBLIC_V4)
-_V6: Final = tuple((int(IPv6Address(base)) >> (128 - bits), 128 - bits) for base, bits in NOT_PUBLIC_V6)
+NOT_PUBLIC_V6: Final = (
+    ("::", 127),
+    ("2001:db8::", 32),
+    ("3fff::", 20),
+    ("fc00::", 7),
+    ("fe80::", 10),
+)
+_V4: Final = tuple(
+    (int(IPv4Address(base)) >> (32 - bits), 32 - bits) for base, bits in NOT_PUBLIC_V4
+)
+_V6: Final = tuple(
+    (int(IPv6Address(base)) >> (128 - bits), 128 - bits) for base, bits in NOT_PUBLIC_V6
+)
 
 
 def public_address(host: str) -> str | None:

@@ -25,10 +25,21 @@ LINE_ENTROPY: Final = 5.2
 
 ALPHABET: Final = rb"[A-Za-z0-9+/_-]"
 JOINT: Final = rb"(?:[\"'`]?[ \t]*[+,.\\&]?[ \t]*\n?[ \t>#*/]*[\"'`]?)"
-BLOB: Final = Rx(ALPHABET + rb"{40,}={0,2}(?:" + JOINT + ALPHABET + rb"{40,}={0,2})*(?:" + JOINT + ALPHABET + rb"{4,}={0,2})?")
+BLOB: Final = Rx(
+    ALPHABET
+    + rb"{40,}={0,2}(?:"
+    + JOINT
+    + ALPHABET
+    + rb"{40,}={0,2})*(?:"
+    + JOINT
+    + ALPHABET
+    + rb"{4,}={0,2})?"
+)
 """Runs of 40 and more, joined over line ends and string literals; the last may be short."""
 SHORT_LINES: Final = Rx(
-    rb"(?m)^(?:[ \t>#*/]*[\"'`]?" + ALPHABET + rb"{8,39}={0,2}[\"'`]?[ \t]*[+,.\\&]?[ \t]*(?:\n|$)){6,}"
+    rb"(?m)^(?:[ \t>#*/]*[\"'`]?"
+    + ALPHABET
+    + rb"{8,39}={0,2}[\"'`]?[ \t]*[+,.\\&]?[ \t]*(?:\n|$)){6,}"
 )
 """Six and more lines that hold nothing but 8 to 39 characters of the alphabet."""
 _NOT_ALPHABET: Final = bytes(

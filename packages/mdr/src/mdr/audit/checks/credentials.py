@@ -89,9 +89,7 @@ REPEATED: Final = 6
 MIN_TOKEN_ENTROPY: Final = 3.0
 MIN_GENERIC_ENTROPY: Final = 3.7
 """Bits a character; English is near 4.1 but has no digits."""
-CONCATENATED: Final = Rx(
-    rb"[\"'][ \t]*(?:\+|\.\.?|&)?[ \t]*\\?\n?[ \t]*(?:\+|\.\.?|&)?[ \t]*[\"']"
-)
+CONCATENATED: Final = Rx(rb"[\"'][ \t]*(?:\+|\.\.?|&)?[ \t]*\\?\n?[ \t]*(?:\+|\.\.?|&)?[ \t]*[\"']")
 """A string that ends and another that goes on: ``"a" + "b"``, ``"a" "b"``, across a line too."""
 
 _ANY_PROVIDER: Final = Rx(b"|".join(shape for _, shape in PROVIDERS))
@@ -136,13 +134,26 @@ def find(text: Text) -> Iterator[Hit]:
     view = text.folded
     found = tuple(_shapes(view))
     yield from found
-    joined = Concatenated(view).view
+    joined = Concatenated(view).view if _may_be_split(view.data) else None
     if joined is not None:
         known = {(hit.start, hit.end) for hit in found}
         for hit in _tokens(joined):
             inside = any(start <= hit.start and hit.end <= end for start, end in known)
             if not inside:
                 yield hit
+
+
+_LOOSE: Final = Rx(_ANY_PROVIDER.pattern.replace(rb"\b", b""))
+
+
+def _may_be_split(data: bytes) -> bool:
+    """Say whether a shape appears once all that can join strings is gone; clears most files."""
+    if CONCATENATED.search(data) is None:
+        return False
+    return any(
+        _LOOSE.search(data.translate(None, joints))
+        for joints in (b"\"' \t\n\\+&", b"\"' \t\n\\+&.")
+    )
 
 
 def _shapes(view: View) -> Iterator[Hit]:
@@ -158,7 +169,9 @@ def _shapes(view: View) -> Iterator[Hit]:
     for pattern in (ASSIGNED, EXPORTED):
         for match in pattern.finditer(data):
             if looks_random(match.group(1) or b""):
-                yield _secret(view, match, "random-looking value behind a name that says it is secret")
+                yield _secret(
+                    view, match, "random-looking value behind a name that says it is secret"
+                )
 
 
 def _tokens(view: View) -> Iterator[Hit]:

@@ -41,50 +41,143 @@ PATTERNS: Final = (
     ),
     (
         Rx(
-            rb"\b" + OVERRIDE + GAP + rb"(?:any" + GAP + rb"|all" + GAP + rb")?(?:of" + GAP + rb")?(?:your|my|these|those)" + GAP
-            + rb"(?:\w+" + GAP + rb"){0,2}(?:instruction|guideline|guardrail|programming|training|safety (?:rule|polic))"
+            rb"\b"
+            + OVERRIDE
+            + GAP
+            + rb"(?:any"
+            + GAP
+            + rb"|all"
+            + GAP
+            + rb")?(?:of"
+            + GAP
+            + rb")?(?:your|my|these|those)"
+            + GAP
+            + rb"(?:\w+"
+            + GAP
+            + rb"){0,2}(?:instruction|guideline|guardrail|programming|training|safety (?:rule|polic))"
         ),
         "tells the reader to drop its instructions",
     ),
     (
-        Rx(rb"\b(?:ignore|disregard|forget)" + GAP + words(rb"(?:everything|all(?:" + GAP + rb"that)?)", rb"(?:you(?:" + GAP + rb"(?:have|were|'ve))?|above|before|prior|i" + GAP + rb"said)\b")),
+        Rx(
+            rb"\b(?:ignore|disregard|forget)"
+            + GAP
+            + words(
+                rb"(?:everything|all(?:" + GAP + rb"that)?)",
+                rb"(?:you(?:"
+                + GAP
+                + rb"(?:have|were|'ve))?|above|before|prior|i"
+                + GAP
+                + rb"said)\b",
+            )
+        ),
         "tells the reader to drop what came before",
     ),
     (
         Rx(
-            rb"\b" + words(rb"you", rb"are", rb"now") + GAP + rb"(?:in" + GAP + rb")?(?:an?" + GAP
-            + rb")?(?:unrestricted|jailbr\w+|dan\b|developer" + GAP + rb"mode|god" + GAP + rb"mode|unfiltered|uncensored|debug" + GAP + rb"mode)"
+            rb"\b"
+            + words(rb"you", rb"are", rb"now")
+            + GAP
+            + rb"(?:in"
+            + GAP
+            + rb")?(?:an?"
+            + GAP
+            + rb")?(?:unrestricted|jailbr\w+|dan\b|developer"
+            + GAP
+            + rb"mode|god"
+            + GAP
+            + rb"mode|unfiltered|uncensored|debug"
+            + GAP
+            + rb"mode)"
         ),
         "gives the reader an unrestricted persona",
     ),
     (
-        Rx(rb"\b(?:" + words(rb"do", rb"anything", rb"now") + rb"|" + rb"developer mode enabled" + rb"|" + words(rb"jailbreak", rb"mode") + rb")\b"),
+        Rx(
+            rb"\b(?:"
+            + words(rb"do", rb"anything", rb"now")
+            + rb"|"
+            + rb"developer mode enabled"
+            + rb"|"
+            + words(rb"jailbreak", rb"mode")
+            + rb")\b"
+        ),
         "jailbreak wording",
     ),
     (
         Rx(
-            rb"\b(?:reveal|print|output|repeat|leak|disclose)" + GAP + rb"(?:your|the)" + GAP + rb"(?:(?:full|entire|complete)" + GAP
-            + rb")?(?:system|hidden|initial|developer)" + GAP + rb"(?:prompt|instruction|message)"
+            rb"\b(?:reveal|print|output|repeat|leak|disclose)"
+            + GAP
+            + rb"(?:your|the)"
+            + GAP
+            + rb"(?:(?:full|entire|complete)"
+            + GAP
+            + rb")?(?:system|hidden|initial|developer)"
+            + GAP
+            + rb"(?:prompt|instruction|message)"
         ),
         "asks for the reader's own instructions",
     ),
     (
         Rx(
-            rb"\b(?:do" + GAP + rb"not|don't|dont|never)" + GAP + rb"(?:tell|inform|mention(?:" + GAP + rb"(?:this|it|that))?" + GAP + rb"to|notify|alert|reveal(?:"
-            + GAP + rb"(?:this|it|that))?" + GAP + rb"to|let)" + GAP + rb"(?:(?:the|your)" + GAP + rb"(?:users|humans|operators)|(?:(?:the|your)" + GAP + rb")?(?:user|human|operator))\b"
+            rb"\b(?:do"
+            + GAP
+            + rb"not|don't|dont|never)"
+            + GAP
+            + rb"(?:tell|inform|mention(?:"
+            + GAP
+            + rb"(?:this|it|that))?"
+            + GAP
+            + rb"to|notify|alert|reveal(?:"
+            + GAP
+            + rb"(?:this|it|that))?"
+            + GAP
+            + rb"to|let)"
+            + GAP
+            + rb"(?:(?:the|your)"
+            + GAP
+            + rb"(?:users|humans|operators)|(?:(?:the|your)"
+            + GAP
+            + rb")?(?:user|human|operator))\b"
         ),
         "asks for silence towards the user",
     ),
     (
-        Rx(rb"\bwithout" + GAP + rb"(?:telling|informing|notifying|alerting|asking)" + GAP + rb"(?:(?:the|your)" + GAP + rb")?(?:user|human|operator)s?\b"),
+        Rx(
+            rb"\bwithout"
+            + GAP
+            + rb"(?:telling|informing|notifying|alerting|asking)"
+            + GAP
+            + rb"(?:(?:the|your)"
+            + GAP
+            + rb")?(?:user|human|operator)s?\b"
+        ),
         "asks for silence towards the user",
     ),
     (
-        Rx(rb"\byou" + GAP + rb"(?:have|must" + GAP + rb"obey|must" + GAP + rb"ignore|are" + GAP + rb"bound" + GAP + rb"by)" + GAP + rb"no" + GAP + rb"(?:restrictions|rules|guidelines|limits|limitations)\b"),
+        Rx(
+            rb"\byou"
+            + GAP
+            + rb"(?:have|must"
+            + GAP
+            + rb"obey|must"
+            + GAP
+            + rb"ignore|are"
+            + GAP
+            + rb"bound"
+            + GAP
+            + rb"by)"
+            + GAP
+            + rb"no"
+            + GAP
+            + rb"(?:restrictions|rules|guidelines|limits|limitations)\b"
+        ),
         "declares that no rules apply",
     ),
     (
-        Rx(rb"<\|(?:im_start|im_end|system|endoftext|start_header_id|end_header_id|eot_id|begin_of_text)\|>|\[/?inst\]|<<sys>>|<(?:start|end)_of_turn>"),
+        Rx(
+            rb"<\|(?:im_start|im_end|system|endoftext|start_header_id|end_header_id|eot_id|begin_of_text)\|>|\[/?inst\]|<<sys>>|<(?:start|end)_of_turn>"
+        ),
         "chat-template token that can end the reader's context",
     ),
 )

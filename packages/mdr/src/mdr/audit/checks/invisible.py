@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _UNSEEN: Final = char_class(INVISIBLE)
 _EMOJI: Final = char_class(EMOJI)
 _JOINING: Final = char_class(JOINING)
-_SYMBOL: Final = _EMOJI + char_class(((0x2010, 0x2027), (0x2030, 0x205E), (0xA1, 0xAC), (0xAE, 0xBF)), also=KEYCAP + "!?\ufffd")
+_SYMBOL: Final = _EMOJI + char_class(
+    ((0x2010, 0x2027), (0x2030, 0x205E), (0xA1, 0xAC), (0xAE, 0xBF)), also=KEYCAP + "!?\ufffd"
+)
 _TONE: Final = char_class((TONES,))
 
 SOUND: Final = Rx(
@@ -36,9 +38,7 @@ SOUND: Final = Rx(
 """The longest stretch without a suspicious character. Sound are: emoji variation selectors, joined
 emoji, joiners inside scripts that spell with them, Mongolian selectors, flags of regions."""
 RUN: Final = Rx(f"[{_UNSEEN}]+".encode(), utf8=True)
-CRITICAL: Final = Rx(
-    rb"[\x{e0000}-\x{e007f}\x{202a}-\x{202e}\x{2066}-\x{2069}]", utf8=True
-)
+CRITICAL: Final = Rx(rb"[\x{e0000}-\x{e007f}\x{202a}-\x{202e}\x{2066}-\x{2069}]", utf8=True)
 """Tag characters and bidirectional overrides and isolates: invisible text, or text shown in an
 order in which it is not read."""
 
@@ -118,5 +118,6 @@ INVISIBLE_CHARACTERS: Final = Check(
     id="invisible",
     title="No zero-width or bidi control characters",
     severity=Severity.HIGH,
+    worst=Status.CRIT,
     find=find,
 )

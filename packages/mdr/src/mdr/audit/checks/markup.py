@@ -24,11 +24,26 @@ HIDING: Final = tuple(
     for pattern, why in (
         (rb"display:none", "display none"),
         (rb"visibility:(?:hidden|collapse)|content-visibility:hidden", "not visible"),
-        (rb"(?:^|;)opacity:(?:0+(?:\.0*)?|0*\.0[0-9]*|[0-4](?:\.[0-9]*)?%|0+e[0-9]+)(?:!|;|$)|filter:opacity\(0", "transparent"),
-        (rb"font-size:(?:[01](?:\.[0-9]+)?(?:px|pt)?|0?\.0[0-9]*[a-z]*|0?\.[01][0-9]*(?:em|rem)|0[a-z]*|[0-9](?:\.[0-9]+)?%)(?:!|;|$)|font-size:0+(?:\.0+)?[a-z%]*(?:!|;|$)|(?:^|;)font:(?:[^;]* )?0(?:px|pt|em|rem|%)?(?:/| )", "text of no size"),
-        (rb"(?:left|top|right|bottom|text-indent|margin-left|margin-top|margin):-[0-9]{3,}|(?:left|top|right|bottom|text-indent|margin-left|margin-top):-(?:[5-9][0-9])(?:em|rem|vw|vh|%)|translate[xy]?\([^)]*-[0-9]{3,}", "moved off the page"),
-        (rb"(?:^|;)(?:width|height|max-height|max-width|line-height):0(?:\.0*)?(?:px|em|rem|%|pt)?(?:!|;|$)", "a box of no size"),
-        (rb"clip(?:-path)?:(?:rect\(0|inset\((?:100|[5-9][0-9])%|circle\(0|polygon\(00)|transform:scale[xy]?\(0?\.?0*\)", "clipped away"),
+        (
+            rb"(?:^|;)opacity:(?:0+(?:\.0*)?|0*\.0[0-9]*|[0-4](?:\.[0-9]*)?%|0+e[0-9]+)(?:!|;|$)|filter:opacity\(0",
+            "transparent",
+        ),
+        (
+            rb"font-size:(?:[01](?:\.[0-9]+)?(?:px|pt)?|0?\.0[0-9]*[a-z]*|0?\.[01][0-9]*(?:em|rem)|0[a-z]*|[0-9](?:\.[0-9]+)?%)(?:!|;|$)|font-size:0+(?:\.0+)?[a-z%]*(?:!|;|$)|(?:^|;)font:(?:[^;]* )?0(?:px|pt|em|rem|%)?(?:/| )",
+            "text of no size",
+        ),
+        (
+            rb"(?:left|top|right|bottom|text-indent|margin-left|margin-top|margin):-[0-9]{3,}|(?:left|top|right|bottom|text-indent|margin-left|margin-top):-(?:[5-9][0-9])(?:em|rem|vw|vh|%)|translate[xy]?\([^)]*-[0-9]{3,}",
+            "moved off the page",
+        ),
+        (
+            rb"(?:^|;)(?:width|height|max-height|max-width|line-height):0(?:\.0*)?(?:px|em|rem|%|pt)?(?:!|;|$)",
+            "a box of no size",
+        ),
+        (
+            rb"clip(?:-path)?:(?:rect\(0|inset\((?:100|[5-9][0-9])%|circle\(0|polygon\(00)|transform:scale[xy]?\(0?\.?0*\)",
+            "clipped away",
+        ),
     )
 )
 """(pattern over a normalised style, what it does)."""
@@ -85,6 +100,8 @@ def hides(style: bytes) -> str | None:
             resolved here. White text on a background that the same style darkens is visible.
     """
     plain = normal_style(style)
+    if HIDES_ANY.search(plain) is None:
+        return None
     for pattern, why in HIDING:
         if pattern.search(plain) is not None:
             return why
@@ -97,9 +114,16 @@ def hides(style: bytes) -> str | None:
     return None
 
 
+HIDES_ANY: Final = Rx(
+    b"|".join((*(rx.pattern for rx, _ in HIDING), NO_COLOR.pattern, WHITE_TEXT.pattern))
+)
+
+
 def normal_style(style: bytes) -> bytes:
     """Resolve entities, comments and escapes, and drop white space."""
     plain = fold_entities(fold_characters(style)).lower()
+    if b"\\" not in plain and b"/*" not in plain:
+        return b"".join(plain.split())
     pieces, done = [], 0
     for match in CSS_COMMENT.finditer(plain):
         pieces.append(plain[done : match.start()])
@@ -116,13 +140,24 @@ def normal_style(style: bytes) -> bytes:
 
 TAG_END: Final = rb"(?:[\s/>]|$)"
 RUNS: Final = (
-    (Rx(rb"</?(?:[a-z]+:)?script" + TAG_END + rb"|<\s+/?\s*script\s*(?:>|[a-z]+\s*=)"), "script tag"),
-    (Rx(rb"<(?:[a-z]+:)?(?:iframe|object|embed|applet|frame|frameset)" + TAG_END), "tag that loads a document"),
+    (
+        Rx(rb"</?(?:[a-z]+:)?script" + TAG_END + rb"|<\s+/?\s*script\s*(?:>|[a-z]+\s*=)"),
+        "script tag",
+    ),
+    (
+        Rx(rb"<(?:[a-z]+:)?(?:iframe|object|embed|applet|frame|frameset)" + TAG_END),
+        "tag that loads a document",
+    ),
     (Rx(rb"<[a-z](?:" + ATTRIBUTES + rb")?[\s\"'/]on[a-z]{3,}\s*=[^<>]"), "event handler"),
-    (Rx(rb"<meta\s[^<>]*http-equiv\s*=\s*[\"']?refresh|<base\s[^<>]*href"), "tag that redirects links"),
+    (
+        Rx(rb"<meta\s[^<>]*http-equiv\s*=\s*[\"']?refresh|<base\s[^<>]*href"),
+        "tag that redirects links",
+    ),
 )
 RUNS_SOMETHING: Final = Rx(b"|".join(rx.pattern for rx, _ in RUNS))
-_SCHEME: Final = b"|".join(rb"[\s]*".join(bytes([c]) for c in word) for word in (b"javascript", b"vbscript"))
+_SCHEME: Final = b"|".join(
+    rb"[\s]*".join(bytes([c]) for c in word) for word in (b"javascript", b"vbscript")
+)
 SCRIPT_LINK: Final = Rx(
     rb"(?:\]\(\s*<?\s*|\]:\s*<?\s*|<|(?:href|src|action|formaction|data|poster|background|srcdoc|xlink:href|to|values)\s*=\s*[\"']?\s*)(?:(?:"
     + _SCHEME

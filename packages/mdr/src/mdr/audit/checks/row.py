@@ -35,6 +35,8 @@ class Check:
     """Exactly as the seed page prints it."""
     severity: Severity
     find: Callable[[Text], Iterable[Hit]]
+    worst: Status = Status.FAIL
+    """The worst status a place can have; many places of it make further looking pointless."""
     applies: Callable[[Text], bool] | None = None
     """``None``: to every text. Where it says no, the check is ``na``."""
     detail: Callable[[Text], str] | None = None

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from mdr.audit.text import Text
     from mdr.audit.view import View
 
-NETWORK: Final = (
-    rb"(?:curl|wget|nc|ncat|netcat|socat|ssh|telnet|iwr|irm|invoke-webrequest|invoke-restmethod|httpie|openssl s_client)"
+NETWORK: Final = rb"(?:curl|wget|nc|ncat|netcat|socat|ssh|telnet|iwr|irm|invoke-webrequest|invoke-restmethod|httpie|openssl s_client)"
+UPLOADS: Final = (
+    rb"curl|wget|nc|ncat|netcat|socat|scp|rsync|iwr|irm|invoke-webrequest|invoke-restmethod|httpie"
 )
-UPLOADS: Final = rb"curl|wget|nc|ncat|netcat|socat|scp|rsync|iwr|irm|invoke-webrequest|invoke-restmethod|httpie"
 READERS: Final = rb"(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|base32|nl|tar|zip|gzip|dd|gpg|openssl|jq)"
 
 SENDS: Final = Pairs(
@@ -38,16 +38,36 @@ COPYING: Final = Rx(rb"\b(?:copy|push|ship|report|share)s?\b")
 ADDRESS: Final = Rx(rb"https?://|webhook|attacker|external|collector")
 
 SHELL_SENDS: Final = (
-    Rx(rb"\b(?:" + UPLOADS + rb")\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?(" + STORE + rb")"),
-    Rx(rb"\b(?:curl|wget)\b[^\n]*?(?:-t|--upload-file|--post-file|--body-file)[ =]\s*[\"']?(" + STORE + rb")"),
+    Rx(
+        rb"\b(?:"
+        + UPLOADS
+        + rb")\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?("
+        + STORE
+        + rb")"
+    ),
+    Rx(
+        rb"\b(?:curl|wget)\b[^\n]*?(?:-t|--upload-file|--post-file|--body-file)[ =]\s*[\"']?("
+        + STORE
+        + rb")"
+    ),
     Rx(rb"\b" + READERS + rb"\b[^\n|]*?(" + STORE + rb")[^\n]*?\|[^\n]*?\b" + NETWORK + rb"\b"),
     Rx(rb"(?:^|[\s;&|`(])(?:env|printenv|export -p|set)\s*\|[^\n]*?\b" + NETWORK + rb"\b()"),
     Rx(rb"\b" + NETWORK + rb"\b[^\n]*?\$\((?:env|printenv|export -p)\b()"),
     Rx(rb"(" + STORE + rb")[^\n]*?>\s*/dev/(?:tcp|udp)/"),
-    Rx(rb"\b(?:requests\.(?:post|put|get)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post|sendbeacon)\([^\n]*?(" + STORE + rb")"),
-    Rx(rb"\b(?:requests\.(?:post|put)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post)\([^\n]*?\b(?:dict\(os\.environ\)|os\.environ\s*[,)}]|process\.env\s*[,)}])()"),
+    Rx(
+        rb"\b(?:requests\.(?:post|put|get)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post|sendbeacon)\([^\n]*?("
+        + STORE
+        + rb")"
+    ),
+    Rx(
+        rb"\b(?:requests\.(?:post|put)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post)\([^\n]*?\b(?:dict\(os\.environ\)|os\.environ\s*[,)}]|process\.env\s*[,)}])()"
+    ),
     Rx(rb"\b(?:scp|rsync)\s+(?:-[a-z]+\s+)*[\"']?(" + STRONG + rb")[^\n]*?\s[^\s]*[a-z0-9]:"),
-    Rx(rb"\b(?:security\s+find-(?:generic|internet)-password|gpg\s+--export-secret-keys?)\b[^\n]*?\|[^\n]*?\b" + NETWORK + rb"\b()"),
+    Rx(
+        rb"\b(?:security\s+find-(?:generic|internet)-password|gpg\s+--export-secret-keys?)\b[^\n]*?\|[^\n]*?\b"
+        + NETWORK
+        + rb"\b()"
+    ),
 )
 """Commands whose input is a credential store; group 1 is the store."""
 
@@ -60,7 +80,9 @@ READS_FILE: Final = Rx(
 )
 SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd)\s[^\n|;&>]*?(" + STRONG + rb")")
 OPENS_FILE: Final = Rx(
-    rb"\b(?:open|read_text|readfile|readfilesync|read_bytes)\s*\((?:os\.path\.expanduser\(|path\()?\s*[\"'][^\n\"']*?(" + STRONG + rb")"
+    rb"\b(?:open|read_text|readfile|readfilesync|read_bytes)\s*\((?:os\.path\.expanduser\(|path\()?\s*[\"'][^\n\"']*?("
+    + STRONG
+    + rb")"
 )
 READS: Final = Pairs(
     rb"\b(?:read|print|show|display|dump|reveal|list|extract|collect|harvest|grab|gather|steal|expose)\b|\boutput[\s`\"']+(?:(?:the|your|all|any|every|contents?)\b|[~/$.])",
@@ -68,18 +90,32 @@ READS: Final = Pairs(
     gap=rb"[^.\n()]",
     reach=40,
 )
-WRITING: Final = Rx(rb"(?:\b(?:to|into|as|via|using|with|without|from your own)|:)\s*[\"'`(]*[^\s]*$")
+WRITING: Final = Rx(
+    rb"(?:\b(?:to|into|as|via|using|with|without|from your own)|:)\s*[\"'`(]*[^\s]*$"
+)
 """Right before the store these make it a place to write to, or the verb a label (``output: x/.env``)."""
 ENVIRONMENT: Final = (
-    Rx(rb"(?:^|[\s;&|`(])(?:printenv|env|set|export(?: -p)?)\s*\|\s*(?:grep|rg|findstr|select-string|awk)\s+(?:-\S+\s+)*[\"']?[^\s]*(?:key|token|secret|pass|cred)"),
+    Rx(
+        rb"(?:^|[\s;&|`(])(?:printenv|env|set|export(?: -p)?)\s*\|\s*(?:grep|rg|findstr|select-string|awk)\s+(?:-\S+\s+)*[\"']?[^\s]*(?:key|token|secret|pass|cred)"
+    ),
     Rx(rb"(?:^|[\s;&|`(])printenv\s+[^\s]*(?:key|token|secret|passw)"),
-    Rx(rb"(?:^|[\s;&|`(])security\s+(?:find-(?:generic|internet)-password\b[^\n]*?\s-[a-z]*[wg]|dump-keychain)"),
+    Rx(
+        rb"(?:^|[\s;&|`(])security\s+(?:find-(?:generic|internet)-password\b[^\n]*?\s-[a-z]*[wg]|dump-keychain)"
+    ),
     Rx(rb"(?:^|[\s;&|`(])(?:gci|get-childitem|dir|ls)\s+env:[^\n]*(?:key|token|secret|pass)"),
-    Rx(rb"(?:^|[\s;&|`(])(?:secret-tool\s+lookup|aws\s+configure\s+get\s+aws_secret_access_key|gpg\s+--export-secret-keys?|cmdkey\s+/list)"),
+    Rx(
+        rb"(?:^|[\s;&|`(])(?:secret-tool\s+lookup|aws\s+configure\s+get\s+aws_secret_access_key|gpg\s+--export-secret-keys?|cmdkey\s+/list)"
+    ),
 )
-NAME: Final = rb"(?:[A-Za-z0-9_]*(?:API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|ACCESS_KEY)(?:_ID)?)"
+NAME: Final = (
+    rb"(?:[A-Za-z0-9_]*(?:API_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|ACCESS_KEY)(?:_ID)?)"
+)
 PRINTS_VARIABLE: Final = Rx(
-    rb"\b(?:echo|printf|print|[Ww]rite-[Hh]ost|[Ww]rite-[Oo]utput)\b[^\n|;&(`]*?(?:\$\{?(?:env:)?" + NAME + rb"\}?|%" + NAME + rb"%)(?:[^A-Za-z0-9_:+?%-][^\n]*|$|\n)"
+    rb"\b(?:echo|printf|print|[Ww]rite-[Hh]ost|[Ww]rite-[Oo]utput)\b[^\n|;&(`]*?(?:\$\{?(?:env:)?"
+    + NAME
+    + rb"\}?|%"
+    + NAME
+    + rb"%)(?:[^A-Za-z0-9_:+?%-][^\n]*|$|\n)"
 )
 PRINTS_LOOKUP: Final = Rx(
     rb"\b(?:print|console\.log|puts|println!?|logger?\.\w+)\s*\(?\s*(?:f?[\"'][^\"'\n]*[{])?\s*(?:os\.environ(?:\.get\()?\[?[\"'(]*|os\.getenv\([\"']|process\.env\.|process\.env\[[\"']|ENV\[[\"'])"
@@ -141,7 +177,9 @@ def _commands(view: View, patterns: tuple[Rx, ...], why: str) -> Iterator[Hit]:
     data = view.lower
     for pattern in patterns:
         for match in pattern.finditer(data):
-            if negated(data, match.start()) or names_public_file(data, match.start(1), match.end(1)):
+            if negated(data, match.start()) or names_public_file(
+                data, match.start(1), match.end(1)
+            ):
                 continue
             yield hit(view, match, Status.FAIL, why)
 
@@ -150,18 +188,28 @@ def find_reading(text: Text) -> Iterator[Hit]:
     """Find instructions and commands that read or print a credential store."""
     view = text.folded
     for source in (view, text.unquoted):
-        for pattern in () if KEPT.search(source.lower) is None else (READS_FILE, SEARCHES_FILE, OPENS_FILE):
+        for pattern in (
+            () if KEPT.search(source.lower) is None else (READS_FILE, SEARCHES_FILE, OPENS_FILE)
+        ):
             yield from _reads(source, pattern)
     mentioned = MENTIONED.search(view.lower) is not None
     for pair in READS.find(data := text.flowing.data) if mentioned else ():
         if _is_spared(data, pair.verb, pair.object, pair.end):
             continue
         if WRITING.search(data[max(pair.verb, pair.object - 40) : pair.object + 1]) is None:
-            yield span(text.flowing, pair.verb, pair.end, Status.FAIL, "tells the reader to read or print local credentials")
+            yield span(
+                text.flowing,
+                pair.verb,
+                pair.end,
+                Status.FAIL,
+                "tells the reader to read or print local credentials",
+            )
     for pattern in ENVIRONMENT:
         for match in pattern.finditer(view.lower):
             if not negated(view.lower, match.start()):
-                yield hit(view, match, Status.FAIL, "prints secrets of the environment or the keychain")
+                yield hit(
+                    view, match, Status.FAIL, "prints secrets of the environment or the keychain"
+                )
     for pattern in (PRINTS_VARIABLE, PRINTS_LOOKUP):
         for match in pattern.finditer(view.data):
             if HARMLESS_ECHO.search(match.group() or b"") is None:
@@ -189,7 +237,10 @@ def _is_spared(data: bytes, verb: int, store: int, end: int) -> bool:
 def names_public_file(data: bytes, store: int, end: int) -> bool:
     """Say whether the path that begins at ``store`` goes on to a public key or a template."""
     rest = WORD_END.search(data, end, end + MAX_PATH)
-    return PUBLIC.search(data, store, rest.start() if rest else min(len(data), end + MAX_PATH)) is not None
+    return (
+        PUBLIC.search(data, store, rest.start() if rest else min(len(data), end + MAX_PATH))
+        is not None
+    )
 
 
 SEND_CREDENTIALS: Final = Check(

@@ -19,7 +19,8 @@ MAX_BYTES: Final = 200_000
 """KB is 1,000 bytes here; both bounds pass."""
 
 READABLE: Final = {
-    key: Rx(rb"(?m)^" + key.encode() + rb"[ \t]*:[ \t]*[\"']?[^\s\"']") for key in ("name", "description")
+    key: Rx(rb"(?m)^" + key.encode() + rb"[ \t]*:[ \t]*[\"']?[^\s\"']")
+    for key in ("name", "description")
 }
 """A key that a lenient reader finds in a block that is not valid YAML."""
 
@@ -79,12 +80,18 @@ def _find_key(text: Text, key: str) -> Iterator[Hit]:
     elif block.values is None:
         yaml = text.plain.data[block.start : block.end]
         if READABLE[key].search(yaml) is None:
-            yield Hit(start, start, Status.FAIL, f"the frontmatter is not readable and shows no {key}")
+            yield Hit(
+                start, start, Status.FAIL, f"the frontmatter is not readable and shows no {key}"
+            )
     elif key not in block.values:
         yield Hit(start, start, Status.FAIL, f"the frontmatter has no {key}")
     elif block.text(key) is None:
         value = block.values[key]
-        what = "blank" if isinstance(value, str) or value is None else f"a {type(value).__name__}, not text"
+        what = (
+            "blank"
+            if isinstance(value, str) or value is None
+            else f"a {type(value).__name__}, not text"
+        )
         yield Hit(start, start, Status.FAIL, f"{key} is {what}")
 
 

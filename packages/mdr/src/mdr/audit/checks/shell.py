@@ -26,38 +26,121 @@ WS: Final = rb"(?:[ \t]|\$\{?ifs\}?[0-9]?)+"
 SHELLS: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:(?:ba|z|k|da|fi|a|c|tc)?sh|python[0-9.]*|perl|ruby|node|deno|bun|php|lua|pwsh|powershell|cmd|iex|invoke-expression|osascript)(?:\.exe)?"
 FETCH: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|aria2c|lynx|httpie)(?:\.exe)?"
 RUNNER: Final = (
-    rb"(?:&\s*)?(?:(?:sudo|doas|exec|command|nohup|time|nice|xargs|busybox)" + WS + rb"(?:-\S+" + WS + rb")*|env" + WS + rb"(?:\S+=\S*" + WS + rb"|-\S+" + WS
-    + rb")*|[a-z_]+=\S*" + WS + rb")*"
+    rb"(?:&\s*)?(?:(?:sudo|doas|exec|command|nohup|time|nice|xargs|busybox)"
+    + WS
+    + rb"(?:-\S+"
+    + WS
+    + rb")*|env"
+    + WS
+    + rb"(?:\S+=\S*"
+    + WS
+    + rb"|-\S+"
+    + WS
+    + rb")*|[a-z_]+=\S*"
+    + WS
+    + rb")*"
 )
 FILTER: Final = rb"(?:\|\s*(?:tee|tr|sed|base64|gunzip|zcat|cat|xz|gzip|bzip2|openssl|awk|grep|head|tail|rev|xxd|jq)\b[^\n|]*)*"
 END: Final = rb"(?:[\s;&|\"'`),]|$)"
 OPEN: Final = rb"(?:<\(|\$\(|`|<<<[ \t]*[\"']?\$\()"
-DECODE: Final = rb"(?:base64" + WS + rb"(?:-[a-z]*d[a-z]*|--decode)|openssl" + WS + rb"(?:enc" + WS + rb")?(?:-)?base64" + WS + rb"[^\n|]*-d|xxd" + WS + rb"-r|base32" + WS + rb"-d|b64decode)"
+DECODE: Final = (
+    rb"(?:base64"
+    + WS
+    + rb"(?:-[a-z]*d[a-z]*|--decode)|openssl"
+    + WS
+    + rb"(?:enc"
+    + WS
+    + rb")?(?:-)?base64"
+    + WS
+    + rb"[^\n|]*-d|xxd"
+    + WS
+    + rb"-r|base32"
+    + WS
+    + rb"-d|b64decode)"
+)
 
 DOWNLOADS: Final = (
-    Rx(rb"\b" + FETCH + rb"\b[^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(" + SHELLS + rb")" + END),
-    Rx(rb"(?:\b(?:" + SHELLS + rb"|source|eval)|(?:^|[\s;&|])\.)" + WS + rb"(?:-\S+" + WS + rb")*[\"']?()" + OPEN + rb"\s*(?:sudo\s+)?" + FETCH + rb"\b[^\n]*"),
-    Rx(rb"\b(?:iex|invoke-expression)\b[^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring|downloaddata)\b()[^\n]*"),
-    Rx(rb"\bscriptblock\]::create\([^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring)\b()[^\n]*"),
+    Rx(
+        rb"\b"
+        + FETCH
+        + rb"\b[^\n|]*"
+        + FILTER
+        + rb"\|&?\s*"
+        + RUNNER
+        + rb"("
+        + SHELLS
+        + rb")"
+        + END
+    ),
+    Rx(
+        rb"(?:\b(?:"
+        + SHELLS
+        + rb"|source|eval)|(?:^|[\s;&|])\.)"
+        + WS
+        + rb"(?:-\S+"
+        + WS
+        + rb")*[\"']?()"
+        + OPEN
+        + rb"\s*(?:sudo\s+)?"
+        + FETCH
+        + rb"\b[^\n]*"
+    ),
+    Rx(
+        rb"\b(?:iex|invoke-expression)\b[^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring|downloaddata)\b()[^\n]*"
+    ),
+    Rx(
+        rb"\bscriptblock\]::create\([^\n]*?\b(?:iwr|irm|invoke-webrequest|invoke-restmethod|downloadstring)\b()[^\n]*"
+    ),
     Rx(rb"\b" + FETCH + WS + rb"[^\n]*?>\s*>\(\s*(" + SHELLS + rb")\b"),
-    Rx(rb"\b(?:exec|eval)\s*\([^\n]*?\b(?:urlopen|requests\.get|httpx\.get|urllib\.request)\b()[^\n]*"),
+    Rx(
+        rb"\b(?:exec|eval)\s*\([^\n]*?\b(?:urlopen|requests\.get|httpx\.get|urllib\.request)\b()[^\n]*"
+    ),
 )
 """A download that a shell or an interpreter runs as it comes."""
 DECODED: Final = (
-    Rx(rb"\b" + DECODE + rb"\b[^\n|]*" + FILTER + rb"\|&?\s*" + RUNNER + rb"(?:" + SHELLS + rb")" + END),
-    Rx(rb"(?:\b(?:" + SHELLS + rb"|source|eval)|(?:^|[\s;&|])\.)" + WS + rb"(?:-\S+" + WS + rb")*[\"']?" + OPEN + rb"[^\n]*?" + DECODE + rb"\b"),
+    Rx(
+        rb"\b"
+        + DECODE
+        + rb"\b[^\n|]*"
+        + FILTER
+        + rb"\|&?\s*"
+        + RUNNER
+        + rb"(?:"
+        + SHELLS
+        + rb")"
+        + END
+    ),
+    Rx(
+        rb"(?:\b(?:"
+        + SHELLS
+        + rb"|source|eval)|(?:^|[\s;&|])\.)"
+        + WS
+        + rb"(?:-\S+"
+        + WS
+        + rb")*[\"']?"
+        + OPEN
+        + rb"[^\n]*?"
+        + DECODE
+        + rb"\b"
+    ),
     Rx(rb"\b(?:exec|eval)\s*\([^\n]*?\bb64decode\b"),
     Rx(rb"\b(?:powershell|pwsh)(?:\.exe)?\b[^\n]*?\s-e(?:nc|ncodedcommand|c)?\s+[a-z0-9+/=]{40,}"),
 )
 """A payload that is decoded and run: it has no innocent reading."""
 DATA_PROGRAM: Final = Rx(
-    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)" + WS + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b|-?\s*<<)"
+    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)"
+    + WS
+    + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b|-?\s*<<)"
 )
 """The interpreter runs a given program and the download is only its input."""
 RUNS_INPUT: Final = Rx(rb"\b(?:exec|eval)\s*\(|-m\s+code\b")
 
-DECODES: Final = Rx(rb"base64|b64decode|base32|\bxxd\b|\s-e(?:c|nc|ncodedcommand)?\s+[a-z0-9+/=]{40}")
-FETCHES: Final = Rx(rb"curl|wget|\biwr\b|\birm\b|invoke-|downloadstring|downloaddata|urlopen|urllib\.request|requests\.get|httpx\.get|aria2c|lynx|httpie")
+DECODES: Final = Rx(
+    rb"base64|b64decode|base32|\bxxd\b|\s-e(?:c|nc|ncodedcommand)?\s+[a-z0-9+/=]{40}"
+)
+FETCHES: Final = Rx(
+    rb"curl|wget|\biwr\b|\birm\b|invoke-|downloadstring|downloaddata|urlopen|urllib\.request|requests\.get|httpx\.get|aria2c|lynx|httpie"
+)
 """Words without which nothing is decoded or fetched: most files stop here."""
 
 TABLE_CELL: Final = Rx(rb"[ \t>]*\|")
@@ -122,8 +205,10 @@ def _weigh(data: bytes, match: Match) -> tuple[Status, str]:
     found = tuple(links(command))
     if any(is_drop(link) or public_address(link.host) for link in found):
         return Status.CRIT, "runs what a bare address or a paste host serves"
-    if found and all(_is_installer(link.host, link.path) for link in found) and (
-        command.count(HTTPS) == len(found)
+    if (
+        found
+        and all(_is_installer(link.host, link.path) for link in found)
+        and (command.count(HTTPS) == len(found))
     ):
         return Status.WARN, "runs a well-known installer unseen"
     return Status.FAIL, "runs a download unseen"
@@ -156,15 +241,70 @@ RM_FLAGS: Final = rb"(?:-[a-z]*r[a-z]*|--recursive)"
 FLAG: Final = rb"--?[a-z][a-z-]*(?:=\S+)?"
 DELETES: Final = (
     Rx(
-        rb"\brm" + WS + rb"(?:" + FLAG + WS + rb")*" + RM_FLAGS + WS + rb"(?:(?:" + FLAG + rb"|--)" + WS + rb")*(?:[^\s;&|`]+" + WS + rb")*?[\"']?" + TARGET + TARGET_END
+        rb"\brm"
+        + WS
+        + rb"(?:"
+        + FLAG
+        + WS
+        + rb")*"
+        + RM_FLAGS
+        + WS
+        + rb"(?:(?:"
+        + FLAG
+        + rb"|--)"
+        + WS
+        + rb")*(?:[^\s;&|`]+"
+        + WS
+        + rb")*?[\"']?"
+        + TARGET
+        + TARGET_END
     ),
-    Rx(rb"\brm" + WS + rb"(?:[^\s;&|`]+" + WS + rb")*?[\"']?" + TARGET + rb"[\"']?" + WS + rb"(?:" + FLAG + WS + rb")*" + RM_FLAGS + rb"(?:[\s;&|`]|$)"),
+    Rx(
+        rb"\brm"
+        + WS
+        + rb"(?:[^\s;&|`]+"
+        + WS
+        + rb")*?[\"']?"
+        + TARGET
+        + rb"[\"']?"
+        + WS
+        + rb"(?:"
+        + FLAG
+        + WS
+        + rb")*"
+        + RM_FLAGS
+        + rb"(?:[\s;&|`]|$)"
+    ),
     Rx(rb"\brm\b[^\n]*--no-preserve-root"),
-    Rx(rb"\bfind" + WS + rb"(?:-[a-z]+" + WS + rb")*[\"']?" + TARGET + rb"[\"']?\s[^\n]*?(?:-delete\b|-exec(?:dir)?\s+(?:sudo\s+)?(?:\S*/)?rm\b|\|\s*(?:sudo\s+)?xargs[^\n]*?\brm\b)"),
-    Rx(rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\b[^\n]*?\s(?:-recurse|-r|/s)\b[^\n]*?\s[\"']?" + TARGET + TARGET_END),
-    Rx(rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\s+(?:-path\s+)?[\"']?" + TARGET + rb"[\"']?\s[^\n]*?(?:-recurse|/s)\b"),
-    Rx(rb"\brmtree\(\s*(?:[\"']" + TARGET + rb"[\"']|(?:pathlib\.)?path\.home\(\)|os\.path\.expanduser\([\"']~/?[\"']\)|os\.environ\[[\"']home[\"']\])"),
-    Rx(rb"\b(?:rmsync|fs\.rm|rmdirsync|rimraf(?:\.sync|sync)?)\(\s*(?:[\"'`]" + TARGET + rb"[\"'`]|os\.homedir\(\)|process\.env\.home\b)"),
+    Rx(
+        rb"\bfind"
+        + WS
+        + rb"(?:-[a-z]+"
+        + WS
+        + rb")*[\"']?"
+        + TARGET
+        + rb"[\"']?\s[^\n]*?(?:-delete\b|-exec(?:dir)?\s+(?:sudo\s+)?(?:\S*/)?rm\b|\|\s*(?:sudo\s+)?xargs[^\n]*?\brm\b)"
+    ),
+    Rx(
+        rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\b[^\n]*?\s(?:-recurse|-r|/s)\b[^\n]*?\s[\"']?"
+        + TARGET
+        + TARGET_END
+    ),
+    Rx(
+        rb"\b(?:remove-item|ri|rd|rmdir|del|erase)\s+(?:-path\s+)?[\"']?"
+        + TARGET
+        + rb"[\"']?\s[^\n]*?(?:-recurse|/s)\b"
+    ),
+    Rx(
+        rb"\brmtree\(\s*(?:[\"']"
+        + TARGET
+        + rb"[\"']|(?:pathlib\.)?path\.home\(\)|os\.path\.expanduser\([\"']~/?[\"']\)|os\.environ\[[\"']home[\"']\])"
+    ),
+    Rx(
+        rb"\b(?:rmsync|fs\.rm|rmdirsync|rimraf(?:\.sync|sync)?)\(\s*(?:[\"'`]"
+        + TARGET
+        + rb"[\"'`]|os\.homedir\(\)|process\.env\.home\b)"
+    ),
     Rx(rb"\brimraf" + WS + rb"(?:-\S+" + WS + rb")*[\"']?" + TARGET + TARGET_END),
 )
 """Recursive deletion of root, home, a parent or a system folder, by shell or program."""
@@ -192,6 +332,7 @@ PIPE_SHELL: Final = Check(
     id="pipe-shell",
     title="No curl or wget piped into a shell",
     severity=Severity.HIGH,
+    worst=Status.CRIT,
     find=find_downloads,
 )
 RM_RF: Final = Check(
