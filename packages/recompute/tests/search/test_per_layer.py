@@ -27,26 +27,23 @@ def assignment(modules: tuple[tuple[str, ...], ...]) -> RecomputeChoice:
     return RecomputeChoice(per_layer=tuple(spans))
 
 
-def brute_force(budget: int, options: tuple[tuple[str, ...], ...]) -> float | None:
-    """Return the least overhead of all assignments that fit."""
+def every_assignment() -> list[tuple[int, float]]:
+    """Return peak and overhead of all assignments of boundaries to the four layers."""
     predictor = Predictor(SMALL)
     control = predictor.predict(NO_RECOMPUTE)
-    judge = Judge(predictor, CostModel(SMALL, find_gpu("h200")), budget_of(SMALL, budget), control)
+    judge = Judge(predictor, CostModel(SMALL, find_gpu("h200")), budget_of(SMALL, "9GiB"), control)
+    options = ((), ("mlp",), ("mlp_act",), (WHOLE_LAYER,))
     outcomes = (judge.outcome(assignment(m)) for m in itertools.product(options, repeat=4))
-    return min((o.step_time_overhead for o in outcomes if o.fits), default=None)
+    return [(o.peak_bytes, o.step_time_overhead) for o in outcomes]
 
 
-def peaks() -> list[int]:
-    predictor = Predictor(SMALL)
-    mixes = itertools.product(((), ("mlp",), (WHOLE_LAYER,)), repeat=4)
-    return sorted({predictor.predict(assignment(m)).hot.peak.peak_bytes for m in mixes})
+BRUTE = every_assignment()
 
 
-@pytest.mark.parametrize("budget", peaks())
+@pytest.mark.parametrize("budget", sorted({peak for peak, _ in BRUTE})[::4])
 def test_the_mix_is_never_better_than_brute_force_and_at_most_one_layer_worse(budget: int) -> None:
-    best = brute_force(budget, ((), ("mlp",), (WHOLE_LAYER,)))
+    best = min(overhead for peak, overhead in BRUTE if peak <= budget)
     answer = plan(SMALL, budget, per_layer=True)
-    assert best is not None
     assert answer.chosen is not None
     predictor = Predictor(SMALL)
     cost = CostModel(SMALL, find_gpu("h200"))
@@ -65,15 +62,15 @@ def test_it_beats_the_best_stock_choice_where_that_must_take_a_whole_label() -> 
 
 
 def test_the_gain_over_stock_on_the_h200_job_at_every_half_gibibyte() -> None:
-    """At least half of the budgets are won; none is lost."""
+    """Every budget that forces some recompute is won, most by more than five percent of the step."""
     gains = []
     for half in range(34, 50):
         answer = plan(h200_job(), half * GIB // 2, per_layer=True)
         assert answer.stock is not None
         assert answer.chosen is not None
         gains.append(answer.stock.step_time_overhead - answer.chosen.step_time_overhead)
-    assert min(gains) >= 0
-    assert sum(gain > 0 for gain in gains) >= len(gains) / 2
+    assert min(gains) > 0
+    assert sum(gain > 0.05 for gain in gains) >= len(gains) / 2
 
 
 def test_cold_stages_pay_nothing() -> None:

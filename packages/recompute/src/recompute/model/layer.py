@@ -18,7 +18,7 @@ from recompute.model.ops.gdn import gated_delta_net, gdn_regions
 from recompute.model.ops.linear import bias_dropout_add
 from recompute.model.ops.mamba import mamba_mixer
 from recompute.model.ops.mla import mla_attention, mla_regions
-from recompute.model.ops.mlp import dense_mlp, mlp_region
+from recompute.model.ops.mlp import dense_mlp, mlp_act_region, mlp_region
 from recompute.model.ops.moe import moe_mlp, moe_regions
 from recompute.model.ops.mtp import mtp_tape
 from recompute.model.shape import Shape
@@ -71,10 +71,11 @@ def _mamba(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
 
 
 def _mlp(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
-    regions = [mlp_region(model)]
+    ops = dense_mlp(model, shape, source, target)
+    regions = [mlp_region(model), mlp_act_region(ops)]
     if model.transformer_impl == "local":
         regions.append(norm_region("pre_mlp_layernorm", "mlp.linear_fc2"))
-    return dense_mlp(model, shape, source, target), tuple(regions)
+    return ops, tuple(regions)
 
 
 def _moe(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:

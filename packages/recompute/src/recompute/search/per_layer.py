@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recompute.config.choice import LayerSpan, RecomputeChoice
+from recompute.config.choice import LABELS, LayerSpan, RecomputeChoice
 from recompute.search.reserved import allocator_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 WHOLE_LAYER = "full"
 """Boundary around a whole layer, as ``full/block`` draws it, in the ``modules`` of a span."""
+
+ENCLOSING = {"mlp_act": "mlp"}
+"""Boundary that Megatron lacks -> the label that already contains it."""
 
 MAX_OPTIONS = 8
 """Boundaries kept for mixing: the cheapest first on the Pareto front of bytes kept and cost."""
@@ -50,7 +53,8 @@ def best_per_layer(judge: Judge, stock: Sequence[Outcome]) -> tuple[Outcome, ...
 
     Args:
         judge: Predicts, prices and holds against the budget.
-        stock: Outcomes of the stock choices; their labels are the boundaries to mix.
+        stock: Outcomes of the stock choices; their labels are the boundaries to mix, besides whole
+            layers and boundaries that the model knows and Megatron has no label for.
     """
     options = _options(judge, stock)
     best: dict[int, tuple[tuple[bool, float, int], Mix]] = {}
@@ -73,24 +77,39 @@ def best_per_layer(judge: Judge, stock: Sequence[Outcome]) -> tuple[Outcome, ...
 
 
 def _options(judge: Judge, stock: Sequence[Outcome]) -> list[Option]:
-    """Return the boundaries that no other one beats in both bytes kept and cost."""
-    found = []
-    for outcome in stock:
-        choice = outcome.choice
-        whole = choice.recompute_method == "uniform" and choice.recompute_num_layers == 1
-        if choice.recompute_granularity == "full" and not whole:
-            continue
-        modules = (WHOLE_LAYER,) if whole else choice.recompute_modules
-        prediction = judge.predictor.predict(choice)
-        found.append(
-            Option(modules=modules, overhead=outcome.step_time_overhead, kept=_kept(prediction))
-        )
+    """Return the boundaries that no other one beats in bytes kept, peak and cost."""
+    found = [_option(judge, modules) for modules in _boundaries(judge, stock)]
     found.sort(key=lambda o: (o.overhead, sum(o.kept), len(o.modules), o.modules))
     front: list[Option] = []
     for option in found:
         if not any(_at_most(better.kept, option.kept) for better in front):
             front.append(option)
     return front if len(front) <= MAX_OPTIONS else _thinned(front)
+
+
+def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:
+    """Yield what a layer may recompute: label subsets, each with boundaries that Megatron lacks, all."""
+    extra = tuple(sorted(set(judge.predictor.active_layers()) - set(LABELS)))
+    for outcome in stock:
+        if outcome.choice.recompute_granularity == "full":
+            continue
+        modules = outcome.choice.recompute_modules
+        yield modules
+        for label in extra:
+            if ENCLOSING.get(label) not in modules:
+                yield (*modules, label)
+    yield (WHOLE_LAYER,)
+
+
+def _option(judge: Judge, modules: Modules) -> Option:
+    last = max(
+        (layer.number for s in judge.predictor.stages for c in s.chunks for layer in c.layers),
+        default=0,
+    )
+    spans = (LayerSpan(first=0, last=last, modules=modules),) if modules else ()
+    prediction = judge.predictor.predict(RecomputeChoice(per_layer=spans))
+    overhead = judge.cost.overhead(judge.control, prediction)
+    return Option(modules=modules, overhead=overhead, kept=_kept(prediction))
 
 
 def _thinned(front: list[Option]) -> list[Option]:

@@ -65,6 +65,26 @@ def mlp_region(model: ModelConfig) -> Region:
     )
 
 
+def mlp_act_region(ops: tuple[Op, ...]) -> Region:
+    """The activation between the two dense linears, discarded once the second one has run.
+
+    Megatron has this boundary for routed experts only (``moe_act``); per-layer plans use it for dense
+    layers too. It is safe for the same reason: what the second linear keeps is the tensor that is
+    discarded and restored (megatron/core/tensor_parallel/random.py CheckpointWithoutOutput).
+
+    Args:
+        ops: Operations of :func:`dense_mlp`.
+    """
+    names = [op.name for op in ops]
+    return Region(
+        label="mlp_act",
+        mechanism=Mechanism.DISCARD,
+        first=names[names.index("mlp.linear_fc1") + 1],
+        last=names[names.index("mlp.linear_fc2") - 1],
+        hook="mlp.linear_fc2",
+    )
+
+
 def activation_ops(
     module: str,
     source: str,
