@@ -799,6 +799,9 @@ def main() -> None:
             gpus = re.search(r"_(\d+)gpu_([a-z0-9]+)_", name)
             if gpus:
                 made["num_gpus"], made["gpu"] = int(gpus[1]), gpus[2]
+            if name in result:
+                # The benchmark recipe of that name, read first, keeps its own key beside the library's.
+                result[f"perf/{name}"] = result[name]
             result[name] = made
     for alias, name in aliases(repository, result):
         result[alias] = {"same_as": name}

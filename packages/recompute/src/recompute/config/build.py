@@ -97,7 +97,8 @@ def _typed(section: str, given: Mapping[str, FrozenValue], unmodelled: dict[str,
             # Bridge's recipes write null for "the default" where the type has no null.
             continue
         if name in types:
-            text = str(value) if name in _TEXT_NUMBERS and value is not None else value
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            text = str(value) if name in _TEXT_NUMBERS and number else value
             fields[name] = coerce(section, name, types[name], text)
         else:
             check_field(section, name)
@@ -124,14 +125,12 @@ def _free(draft: Draft, section: str) -> Any:
 
 
 def _unmodelled_assumptions(unmodelled: Mapping[str, FrozenValue]) -> tuple[Assumption, ...]:
-    return tuple(
-        Assumption(
-            id=f"unmodelled:{name}",
-            text=f"{name} is known but does not enter the memory model",
-        )
-        for name in unmodelled
-        if name.partition(".")[0] in _MAY_MATTER
-    )
+    """Return one assumption that names every field which could matter and is not modelled."""
+    names = [name for name in unmodelled if name.partition(".")[0] in _MAY_MATTER]
+    if not names:
+        return ()
+    text = "known, but not part of the memory model: " + ", ".join(names)
+    return (Assumption(id="unmodelled", text=text),)
 
 
 _MAY_MATTER: Final = frozenset(("model", "optimizer", "ddp", "peft", "dist", "comm_overlap"))

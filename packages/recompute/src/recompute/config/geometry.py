@@ -29,13 +29,18 @@ def check_geometry(job: JobConfig) -> None:
 
     Raises:
         ConfigError: ``missing-field``, ``does-not-divide``, ``layer-count``, ``world-size``,
-            ``batch-size``, ``pipeline-split``, ``pipeline-layout`` or ``conflicting-values``.
+            ``batch-size``, ``pipeline-split``, ``pipeline-layout``, ``conflicting-values`` or
+            ``unknown-gpu``.
     """
     for check in _CHECKS:
         for code, message, hint, data in check(job):
             raise ConfigError(code, message, hint=hint, data=data)
     if job.model.num_layers:
         _check_pipeline(job)
+    if job.hardware.gpu is not None and job.hardware.memory_bytes is None:
+        from recompute.config.gpus import find_gpu
+
+        find_gpu(job.hardware.gpu)
 
 
 def data_parallel_size(job: JobConfig) -> int | None:

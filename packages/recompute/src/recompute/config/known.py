@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from recompute.config.draft import MODELLED
 from recompute.config.schema import FrozenValue
 from recompute.errors import ConfigError
 
@@ -77,13 +78,14 @@ def check_field(section: str, name: str) -> None:
 def nearest(section: str, name: str) -> str | None:
     """Return the known ``section.field`` nearest to a name: same section first, then the others."""
     table = known_fields()
-    for other in table:
+    order = (*MODELLED, *(other for other in table if other not in MODELLED))
+    for other in order:
         if other != section and name in table[other]:
             return f"{other}.{name}"
     close = difflib.get_close_matches(name, table.get(section, ()), 1, 0.75)
     if close:
         return f"{section}.{close[0]}"
-    everywhere = {field: other for other in table for field in table[other]}
+    everywhere = {field: other for other in reversed(order) for field in table[other]}
     close = difflib.get_close_matches(name, everywhere, 1, 0.75)
     if close:
         return f"{everywhere[close[0]]}.{close[0]}"

@@ -282,7 +282,7 @@ def _spelling(name: str, value: FrozenValue) -> FrozenValue:
     if isinstance(value, Unresolved):
         return value
     if name == "window_size" and isinstance(value, str):
-        return tuple(scalar(part) for part in value.strip("() ").split(","))
+        return tuple(scalar(part.strip()) for part in value.strip("() ").split(","))
     if name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff", "cp_comm_type"):
         read = tuple(scalar(item) if isinstance(item, str) else item for item in _as_tuple(value))
         return read[0] if len(read) == 1 else read

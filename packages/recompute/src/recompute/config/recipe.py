@@ -61,6 +61,11 @@ def read_recipe(path: str) -> tuple[Draft, JobIdentity]:
     draft = Draft()
     _model(draft, entry, f"recipe:{name}")
     _sections(draft, entry, f"recipe:{name}")
+    if f"perf/{name}" in _catalogue():
+        draft.assume(
+            "recipe-name",
+            f"two recipes have this name; this is the library's, recipe:perf/{name} is the benchmark's",
+        )
     identity = JobIdentity(
         path=path, sha256=hashlib.sha256(text.encode()).hexdigest(), format="recipe"
     )

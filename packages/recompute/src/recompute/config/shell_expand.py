@@ -84,6 +84,11 @@ class Variables:  # not a value: the state of a script while it is read
                 at = end + 1
             elif char == '"':
                 at = self._double_quoted(raw, at + 1, pieces, depth)
+            elif char == "`":
+                end = raw.find("`", at + 1)
+                end = len(raw) if end < 0 else end
+                pieces.append((unknown(raw[at + 1 : end]), False))
+                at = end + 1
             elif char == "\\":
                 if raw[at + 1 : at + 2] != "\n":
                     pieces.append((raw[at + 1 : at + 2], True))
@@ -93,7 +98,7 @@ class Variables:  # not a value: the state of a script while it is read
                 pieces.append((text, False))
             else:
                 end = at
-                while end < len(raw) and raw[end] not in "'\"\\$":
+                while end < len(raw) and raw[end] not in "'\"\\$`":
                     end += 1
                 pieces.append((raw[at:end], False))
                 at = end

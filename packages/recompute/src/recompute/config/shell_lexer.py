@@ -21,6 +21,7 @@ MAX_WORDS: Final = 200_000
 MAX_EXPANDED: Final = 4 << 20
 
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+_NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 _OPERATORS: Final = frozenset((";", "&", "|", "(", ")", "<", ">", "\n"))
 
 
@@ -102,7 +103,7 @@ class _Lexer:
         start, line = self.at, self.line
         while self.at < self.end:
             char = self.text[self.at]
-            if char in "'\"":
+            if char in "'\"`":
                 self._quoted(char)
             elif char == "\\":
                 self._advance(2)
@@ -153,7 +154,8 @@ def _syntax(line: int, problem: str) -> ConfigError:
 
 def unknown(name: str) -> str:
     """Return the marker of a value that only the shell knows."""
-    return f"{UNKNOWN_OPEN}{name[:60]}{UNKNOWN_CLOSE}"
+    # Letters, digits and underscores only: the marker must survive being read as shell again.
+    return f"{UNKNOWN_OPEN}{_NOT_NAME.sub('_', name[:60]).strip('_')}{UNKNOWN_CLOSE}"
 
 
 def unknown_name(text: str) -> str | None:

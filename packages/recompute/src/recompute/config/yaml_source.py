@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 48
 MAX_NODES: Final = 100_000
 MAX_DIGITS: Final = 40
+_FEW_LEVELS: Final = "a job has a few levels"
 
 _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
@@ -77,6 +78,8 @@ def parse_yaml(text: str, path: str = "-") -> YamlDocument:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        if "nesting depth" in problem:
+            _fail(path, line, "yaml-limit", f"nested deeper than {MAX_DEPTH}", _FEW_LEVELS)
         _fail(path, line, "yaml-syntax", f"not YAML: {problem}", "check quotes and indentation")
     finally:
         loader.dispose()
@@ -220,13 +223,7 @@ class _Reader:
     def _open(self, event: Any, line: int) -> None:
         self._check_tag(event.tag, line)
         if len(self.stack) >= MAX_DEPTH:
-            _fail(
-                self.path,
-                line,
-                "yaml-limit",
-                f"nested deeper than {MAX_DEPTH}",
-                "a job has a few levels",
-            )
+            _fail(self.path, line, "yaml-limit", f"nested deeper than {MAX_DEPTH}", _FEW_LEVELS)
         is_map = isinstance(event, yaml.MappingStartEvent)
         if self._expects_key():
             _fail(self.path, line, "yaml-key", "a key that is not a scalar", "keys are field names")

@@ -1,0 +1,128 @@
+"""Hydra-style overrides."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recompute.config.load import load
+from recompute.config.overrides import parse_value
+from recompute.config.yaml_text import yaml_value
+from recompute.errors import ConfigError
+
+JOB = b"model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, seq_length: 128}\n"
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.floats(allow_nan=False),
+    st.text(max_size=30),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def hydra(value) -> str:
+    """Write a value in Hydra's grammar, an escape for the quote only."""
+    match value:
+        case str():
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        case tuple():
+            return "[" + ", ".join(hydra(item) for item in value) + "]"
+        case dict():
+            return (
+                "{" + ", ".join(f"{hydra(key)}: {hydra(item)}" for key, item in value.items()) + "}"
+            )
+        case _:
+            return yaml_value(value)
+
+
+@given(VALUES)
+def test_values_read_back(value):
+    assert parse_value(hydra(value)) == value
+
+
+@given(st.text(max_size=40))
+def test_no_override_raises_anything_but_our_errors(text):
+    try:
+        load("-", text, stdin=JOB)
+    except ConfigError as error:
+        assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("model.num_layers=8", lambda job: job.model.num_layers == 8),
+        ("+train.micro_batch_size=2", lambda job: job.train.micro_batch_size == 2),
+        ("++train.micro_batch_size=2", lambda job: job.train.micro_batch_size == 2),
+        ("~model.seq_length", lambda job: job.model.seq_length is None),
+        ("model.seq_length=null", lambda job: job.model.seq_length is None),
+        ("ddp=null", lambda job: job.ddp is None),
+        ("optimizer=null", lambda job: job.optimizer is None),
+        ("model.recompute_modules=[]", lambda job: job.model.recompute_modules == ()),
+        (
+            "model.recompute_modules=[mlp, 'moe']",
+            lambda job: job.model.recompute_modules == ("mlp", "moe"),
+        ),
+        ("ddp={bucket_size: 1024}", lambda job: job.ddp.bucket_size == 1024),
+        ("peft=dora", lambda job: job.peft.scheme == "dora"),
+        ("model.vision.hidden_size=64", lambda job: job.model.vision == {"hidden_size": 64}),
+        ("model.moe_layer_freq=[0]*1+[1]*3", None),
+        (
+            "model.moe_layer_freq='[0]*1+[1]*3'",
+            lambda job: job.model.moe_layer_freq == (0, 1, 1, 1),
+        ),
+        ("env_vars.A=1", lambda job: job.environment == {"A": "1"}),
+    ],
+)
+def test_forms(override, read):
+    if read is None:
+        with pytest.raises(ConfigError):
+            load("-", override, stdin=JOB)
+    else:
+        assert read(load("-", override, stdin=JOB))
+
+
+def test_a_field_of_a_null_section_brings_the_section_back():
+    job = load("-", "ddp=null", "ddp.bucket_size=1", stdin=JOB)
+    assert job.ddp is not None
+    assert job.ddp.bucket_size == 1
+
+
+def test_the_last_override_wins():
+    assert load("-", "model.num_layers=8", "model.num_layers=16", stdin=JOB).model.num_layers == 16
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.num_layers",
+        "=4",
+        "model..x=1",
+        "1model.x=1",
+        "model.x=[1",
+        "model.x='a",
+        "model.x={a}",
+        "model.x=[1]2",
+        "~model.hidden_dropout",
+        "~ddp",
+        "~a.b.c",
+        "model.x=" + "[" * 40 + "]" * 40,
+        "model.x=" + "a" * 200_000,
+        "model.x=[,]",
+    ],
+)
+def test_what_is_no_override_is_refused(override):
+    with pytest.raises(ConfigError) as caught:
+        load("-", override, stdin=JOB)
+    assert caught.value.code == "bad-override"
+    assert len(caught.value.message) < 200
