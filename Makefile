@@ -45,9 +45,11 @@ docs: $(DEV_STAMP)  ## regenerate the reference pages that come from tables
 	@$(BIN)/python tools/reference_pages.py
 	@$(BIN)/python tools/cli_reference.py
 
-oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core (Python 3.11)
+oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core 0.16.1 and 0.19.2
 	@sh tools/oracle_env.sh $(ORACLE)
 	@$(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider packages/recompute/oracle
+	@PYTHONPATH=$(ORACLE)/mcore-0.19 $(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider \
+	  packages/recompute/oracle/test_transformer_config.py packages/recompute/oracle/test_pipeline_split.py
 
 lock: $(DEV_STAMP)  ## renew the hashed requirements
 	@for set in requirements requirements-dev; do \

@@ -12,4 +12,9 @@ rm -rf "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements-oracle.txt
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check pytest hypothesis click rich hatchling editables
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e packages/recompute
+# 0.19.2 is published for Python 3.12 only; its validators are plain Python and run on 3.11. It lies in a
+# folder of its own, with triton, which it imports, and is put first on the path for its own run.
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$venv/mcore-0.19" \
+  --only-binary=:all: --ignore-requires-python --python-version 3.12 megatron-core==0.19.2
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$venv/mcore-0.19" triton==3.7.1
 touch "$stamp"

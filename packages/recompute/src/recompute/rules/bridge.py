@@ -7,9 +7,9 @@ from typing import Final
 from recompute.config.revision import ORDER
 from recompute.rules.case import Case
 from recompute.rules.edits import drop
-from recompute.rules.types import BRIDGE, Rule, Source, ex, on, since
+from recompute.rules.types import BRIDGE, Entry, Rule, Source, ex, on, since
 
-_BRIDGE: Final = frozenset({"bridge"})
+_BRIDGE: Final[frozenset[Entry]] = frozenset({"bridge"})
 _SELECTIVE: Final = {"recompute_granularity": "selective"}
 _FULL: Final = {
     "recompute_granularity": "full",

@@ -147,12 +147,12 @@ class Layers:
 def case_of(job: JobConfig, revision: str, bridge: str | None = None) -> Case:
     """Return the job as the revision named ``revision`` sees it."""
     model = job.model
-    granularity = model.recompute_granularity
+    granularity: object = model.recompute_granularity
     declared = (
         "none"
         if granularity is None
-        else granularity
-        if isinstance(granularity, str) and granularity in {"selective", "full"}
+        else str(granularity)
+        if granularity in ("selective", "full")
         else "other"
     )
     index = ORDER[revision]

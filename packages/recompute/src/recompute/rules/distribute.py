@@ -6,9 +6,9 @@ from typing import Final
 
 from recompute.rules.case import below
 from recompute.rules.edits import put
-from recompute.rules.types import ALL, ARGUMENTS, Rule, Source, ex
+from recompute.rules.types import ALL, ARGUMENTS, Entry, Rule, Source, ex
 
-_LM: Final = frozenset({"megatron-lm"})
+_LM: Final[frozenset[Entry]] = frozenset({"megatron-lm"})
 _FULL: Final = {
     "recompute_granularity": "full",
     "recompute_method": "uniform",

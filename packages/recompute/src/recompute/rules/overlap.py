@@ -40,7 +40,7 @@ def overlaps(case: Case) -> bool:
     if case.model.overlap_moe_expert_parallel_comm:
         return True
     preset = case.job.comm_overlap
-    return bool(preset) and preset.get("overlap_moe_expert_parallel_comm") is True
+    return preset is not None and preset.get("overlap_moe_expert_parallel_comm") is True
 
 
 def _no_overlap(case: Case) -> Edit:
