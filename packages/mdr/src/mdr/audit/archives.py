@@ -25,9 +25,33 @@ BOMB_RATIO: Final = 100
 BOMB_BYTES: Final = 50 << 20
 """An archive that claims more than this and 100 times its own size is a bomb."""
 RUNS: Final = frozenset(
-    ["exe", "dll", "so", "dylib", "sh", "bash", "bat", "cmd", "ps1", "scr", "com", "msi", "jar", "py", "js", "vbs", "app", "pkg", "deb", "rpm", "apk"]
+    [
+        "exe",
+        "dll",
+        "so",
+        "dylib",
+        "sh",
+        "bash",
+        "bat",
+        "cmd",
+        "ps1",
+        "scr",
+        "com",
+        "msi",
+        "jar",
+        "py",
+        "js",
+        "vbs",
+        "app",
+        "pkg",
+        "deb",
+        "rpm",
+        "apk",
+    ]
 )
-NESTS: Final = frozenset(["zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "tar", "jar", "whl", "docx", "xlsx", "pptx"])
+NESTS: Final = frozenset(
+    ["zip", "gz", "tgz", "bz2", "xz", "7z", "rar", "tar", "jar", "whl", "docx", "xlsx", "pptx"]
+)
 
 
 @dataclass(frozen=True, slots=True)

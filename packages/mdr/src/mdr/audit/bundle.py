@@ -74,12 +74,24 @@ MAX_TEXT_BYTES: Final = 2 << 20
 NAMED_FILES: Final = frozenset({"SKILL.md", "skill.md"})
 """Graded on their own; here only what a grade does not look at would be repeated."""
 CODE_CHECKS: Final = frozenset(
-    ["invisible", "exfil-host", "credential", "send-credentials", "pipe-shell", "rm-rf", "read-credentials", "base64", "raw-ip"]
+    [
+        "invisible",
+        "exfil-host",
+        "credential",
+        "send-credentials",
+        "pipe-shell",
+        "rm-rf",
+        "read-credentials",
+        "base64",
+        "raw-ip",
+    ]
 )
 """Text checks that mean something in a script or a data file."""
 MARKDOWN_CHECKS: Final = CODE_CHECKS | {"html-comment", "hidden-style", "injection", "script"}
 MARKDOWN: Final = frozenset({"md", "mdx", "mdc", "markdown", "txt"})
-SIGNED: Final = frozenset(["sig", "sigstore", "pem", "crt", "cer", "asc", "pub", "lock", "svg", "ipynb"])
+SIGNED: Final = frozenset(
+    ["sig", "sigstore", "pem", "crt", "cer", "asc", "pub", "lock", "svg", "ipynb"]
+)
 """Formats that are base64 by nature: check 15 says nothing about them."""
 
 
@@ -123,7 +135,15 @@ def bundle_audit(files: Iterable[tuple[str, str, bytes]], *, ruleset: str = LATE
 
 
 UNREAD: Final = frozenset(
-    ["unread", "too-large", "archive", "archive-broken", "archive-bomb", "native-executable", "bytecode"]
+    [
+        "unread",
+        "too-large",
+        "archive",
+        "archive-broken",
+        "archive-bomb",
+        "native-executable",
+        "bytecode",
+    ]
 )
 
 

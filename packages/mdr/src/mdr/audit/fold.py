@@ -97,7 +97,8 @@ def _named() -> Callable[[str], str | None]:
 def _entity(entity: str) -> str:
     body = entity[1:].rstrip(";")
     if body.startswith("#"):
-        code = int(body[2:], 16) if body[1] in "xX" else int(body[1:])
+        digits, base = (body[2:], 16) if body[1] in "xX" else (body[1:], 10)
+        code = int(digits, base)
         valid = 0 < code <= MAX_CODE and not SURROGATES[0] <= code <= SURROGATES[1]
         char = chr(code) if valid else ""
     else:

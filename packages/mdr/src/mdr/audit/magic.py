@@ -99,7 +99,30 @@ _PROMISED: Final = {
     extension: family for family, names in PROMISES.items() for extension in names.split()
 }
 SCRIPT_EXTENSIONS: Final = frozenset(
-    ["py", "js", "mjs", "cjs", "ts", "sh", "bash", "zsh", "fish", "ps1", "bat", "cmd", "rb", "pl", "php", "lua", "r", "go", "rs", "swift", "vbs", "applescript"]
+    [
+        "py",
+        "js",
+        "mjs",
+        "cjs",
+        "ts",
+        "sh",
+        "bash",
+        "zsh",
+        "fish",
+        "ps1",
+        "bat",
+        "cmd",
+        "rb",
+        "pl",
+        "php",
+        "lua",
+        "r",
+        "go",
+        "rs",
+        "swift",
+        "vbs",
+        "applescript",
+    ]
 )
 
 

@@ -26,11 +26,72 @@ COMMAND: Final = Rx(
 )
 INLINE_COMMAND: Final = Rx(rb"`(?:\$ )?((?:[a-z][a-z0-9+_.-]*/)*[a-z][a-z0-9+_.-]*)[ \t]+[^`\n]+`")
 SHELL_WORDS: Final = frozenset(
-    ["if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in", "function", "return", "local", "export", "set", "unset", "echo", "printf", "true", "false", "test", "exit", "cd", "read", "shift", "break", "continue", "trap", "wait", "eval", "source", "alias", "declare", "typeset", "let"]
+    [
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "in",
+        "function",
+        "return",
+        "local",
+        "export",
+        "set",
+        "unset",
+        "echo",
+        "printf",
+        "true",
+        "false",
+        "test",
+        "exit",
+        "cd",
+        "read",
+        "shift",
+        "break",
+        "continue",
+        "trap",
+        "wait",
+        "eval",
+        "source",
+        "alias",
+        "declare",
+        "typeset",
+        "let",
+    ]
 )
 """Words of the shell itself: they start no program."""
 PROSE_WORDS: Final = frozenset(
-    ["a", "an", "and", "as", "at", "by", "the", "this", "that", "to", "for", "from", "in", "is", "it", "of", "on", "or", "with", "not", "no"]
+    [
+        "a",
+        "an",
+        "and",
+        "as",
+        "at",
+        "by",
+        "the",
+        "this",
+        "that",
+        "to",
+        "for",
+        "from",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "or",
+        "with",
+        "not",
+        "no",
+    ]
 )
 TOKEN_BYTES: Final = 4
 MAX_NAME: Final = 80

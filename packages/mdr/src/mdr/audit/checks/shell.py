@@ -1,7 +1,7 @@
-"""Checks 12 and 13: downloads that run unseen, and deletions that cannot be undone.
+r"""Checks 12 and 13: downloads that run unseen, and deletions that cannot be undone.
 
 Both look twice: at the folded text, and at it without the quotes and backslashes that a shell drops,
-so ``c''url x | b\\ash`` is ``curl x | bash``.
+so ``c''url x | b\ash`` is ``curl x | bash``.
 """
 
 from __future__ import annotations
