@@ -21,6 +21,7 @@ from recompute.model.ops.mla import mla_attention, mla_regions
 from recompute.model.ops.mlp import dense_mlp, mlp_act_region, mlp_region
 from recompute.model.ops.moe import moe_mlp, moe_regions
 from recompute.model.ops.mtp import mtp_tape
+from recompute.model.ops.number_formats import quantized
 from recompute.model.shape import Shape
 from recompute.model.tape import Mechanism, Op, Region, Tape, Tensor
 
@@ -133,7 +134,7 @@ def layer_of(*names: str) -> LayerBuilder:
             name="+".join(names),
             inputs=(Tensor(name="hidden", size=shape.stream),),
             outputs=("layer_out",),
-            ops=tuple(ops),
+            ops=quantized(model, shape, tuple(ops)),
             regions=tuple(regions),
         )
 
@@ -147,14 +148,25 @@ def _mtp_of(inner: LayerBuilder) -> LayerBuilder:
     return build
 
 
+def _in_16_bits(builder: LayerBuilder) -> LayerBuilder:
+    def build(model: ModelConfig, shape: Shape) -> Tape:
+        return builder(replace(model, fp8=None, fp4=None), shape)
+
+    return build
+
+
 _PAIRS: Final = {f"{m}+{f}": layer_of(m, f) for m in MIXERS for f in FEED_FORWARDS}
 _SINGLES: Final = {name: layer_of(name) for name in SUBLAYERS}
+_LAYERS: Final = {**_PAIRS, **_SINGLES}
+WIDE: Final = "@bf16"
+"""Suffix of a layer that stays in 16 bits inside a quantized model (``first_last_layers_bf16``)."""
 LAYER_KINDS: Final[dict[str, LayerBuilder]] = {
-    **_PAIRS,
-    **_SINGLES,
+    **_LAYERS,
+    **{f"{kind}{WIDE}": _in_16_bits(builder) for kind, builder in _LAYERS.items()},
     **{f"mtp+{kind}": _mtp_of(builder) for kind, builder in _PAIRS.items()},
 }
-"""Kind -> builder: mixer and feed-forward, one of them alone, or an MTP depth around such a layer."""
+"""Kind -> builder: mixer and feed-forward, one of them alone, such a layer left in 16 bits, or an MTP
+depth around one."""
 
 _HYBRID: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "G": "gdn"}
 """Symbol of a hybrid pattern -> kind
@@ -175,6 +187,17 @@ def layer_kinds(model: ModelConfig) -> tuple[str, ...]:
     Raises:
         UnsupportedError: ``unsupported-layer``: a variant or symbol that is not modelled, named.
     """
+    kinds = _kinds(model)
+    if not model.first_last_layers_bf16 or (model.fp8 is None and model.fp4 is None):
+        return kinds
+    first = model.num_layers_at_start_in_bf16
+    last = len(kinds) - model.num_layers_at_end_in_bf16
+    return tuple(
+        kind if first <= index < last else f"{kind}{WIDE}" for index, kind in enumerate(kinds)
+    )
+
+
+def _kinds(model: ModelConfig) -> tuple[str, ...]:
     if model.hybrid_override_pattern is not None:
         return tuple(_hybrid_kind(symbol) for symbol in model.hybrid_override_pattern)
     mixers = _mixers(model)
@@ -192,7 +215,7 @@ def mtp_kind(model: ModelConfig) -> str:
     Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/models/gpt/gpt_layer_specs.py
     get_gpt_mtp_block_spec.
     """
-    last = layer_kinds(model)[-1]
+    last = _kinds(model)[-1]
     if last in _SINGLES:
         raise _unsupported("multi-token prediction over a hybrid stack", "model.mtp_num_layers")
     return f"mtp+{last}"

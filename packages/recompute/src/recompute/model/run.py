@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from recompute.model.tape import ROUND, Mechanism, Op, Region, Tape
+from recompute.model.tape import ROUND, Mechanism, Op, Region, Tape, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +155,11 @@ class TapeRun:
             for r in tape.regions
             if r.label in active
         )
+        self.originals = {
+            op.name
+            for op in tape.ops
+            if op.quantized is not None and any(op.name in r.originals for _, _, r in self.spans)
+        }
         self.saved_by_op: dict[int, list[str]] = {}
         self.saved_by_region: dict[tuple[int, int], list[str]] = {}
         self.grad_storage: dict[str, str] = {}
@@ -207,7 +212,7 @@ class TapeRun:
         if save:
             self._save(position, op)
         else:
-            arena.touch(sum(tensor.size for tensor in op.keeps))
+            arena.touch(sum(tensor.size for tensor in self._kept(op)))
         arena.touch(op.forward_workspace)
         for name in (*op.reads, *op.reads_without_grad):
             arena.release(self.tensors[name].key)
@@ -226,10 +231,19 @@ class TapeRun:
         saved = [self.tensors[name].key for name in op.saves]
         for storage in saved:
             self.arena.retain(storage)
-        for tensor in op.keeps:
+        if op.name in self.originals:
+            saved.append(self.tensors[op.reads[0]].key)
+            self.arena.retain(saved[-1])
+        for tensor in self._kept(op):
             self.arena.allocate(tensor.key, tensor.size, op.name)
             saved.append(tensor.key)
         self.saved_by_op[position] = saved
+
+    def _kept(self, op: Op) -> tuple[Tensor, ...]:
+        """Tensors that only the backward sees, a quantized copy of the input included."""
+        if op.quantized is None or op.name in self.originals:
+            return op.keeps
+        return (*op.keeps, op.quantized)
 
     def _enter_region(self, found: tuple[int, int, Region], low: int, high: int) -> None:
         """Run a region without gradients; only its inputs stay."""

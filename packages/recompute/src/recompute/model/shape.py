@@ -11,6 +11,10 @@ DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of one element."""
 
 
+BLACKWELL = frozenset(("b200", "b300", "gb200", "gb300"))
+"""GPUs of compute capability 10.0 and later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes on one rank. Widths are already divided by tensor parallelism."""
@@ -52,6 +56,8 @@ class Shape:
     """Feed-forward width of the shared experts on this rank."""
     expert_load: float = 1.0
     """Routed tokens that arrive at this rank over their mean: 1 balanced, more on a hot rank."""
+    blackwell: bool = False
+    """FP8 GEMMs read either layout (sm_100 and later): no transposed copies."""
     permutes_by_sort: bool = True
     """Unfused permutation sorts the whole routing map (from core 0.17); before, it selects by mask."""
     norms_whole_query: bool = True
@@ -138,6 +144,7 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         // expert_tensor_parallel(model),
         shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
         expert_load=expert_load,
+        blackwell=(job.hardware.gpu or "").lower() in BLACKWELL,
         permutes_by_sort=_from_release(job, (0, 17)),
         norms_whole_query=_from_release(job, (0, 19)),
     )

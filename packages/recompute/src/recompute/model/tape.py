@@ -72,6 +72,8 @@ class Op:
     """Tensors, read or written, that the backward needs."""
     keeps: tuple[Tensor, ...] = ()
     """Tensors that only the backward sees: masks, statistics, gathered tables."""
+    quantized: Tensor | None = None
+    """Copy of the first read tensor in a narrow format that backward uses instead of it."""
     passes_grad: bool = False
     """The gradient of the output is handed on without a new allocation (views, additions)."""
     grad_in_place: bool = False
@@ -82,6 +84,8 @@ class Op:
     """Weight matrices of one shape that :attr:`weight_bytes` covers (experts on this rank)."""
     expert: bool = False
     """The parameters are routed experts': sharded and reduced over the expert groups."""
+    weight_cache: int = 0
+    """Bytes of the parameters' copies in the format of the GEMM, held by the module for good."""
     retains: tuple[str, ...] = ()
     """Written tensors that the module object holds until its next forward replaces them. At the start
     of a step they are part of what is allocated, so the first forward in flight adds nothing for
@@ -118,6 +122,9 @@ class Region:
     hook: str = ""
     """DISCARD: the operation whose output carries the hook; outputs are freed after it has run and
     restored before its backward."""
+    originals: tuple[str, ...] = ()
+    """DISCARD: operations that keep their input itself, not a quantized copy, while this region is
+    active, so that discarding it frees something."""
     saved_shards: int = 1
     """CHECKPOINT: the first input is split over this many ranks (distribute_saved_activations)."""
 
@@ -140,6 +147,11 @@ class Tape:
     def weight_bytes(self) -> int:
         """Bytes of all parameters, in parameter dtype."""
         return sum(op.weight_bytes for op in self.ops)
+
+    @property
+    def weight_cache(self) -> int:
+        """Bytes of all parameters' copies in the format of their GEMM."""
+        return sum(op.weight_cache for op in self.ops)
 
     @property
     def expert_weight_bytes(self) -> int:

@@ -44,7 +44,6 @@ def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -
         "self_attention.linear_proj",
         "core_attn_out",
         target,
-        model=model,
         shape=shape,
         width=query,
         bias=model.add_bias_linear,

@@ -16,6 +16,7 @@ from typing import Final
 
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
+from recompute.model.ops.number_formats import padding_tokens
 from recompute.model.ops.routing import INDEX, map_name, probs_name, router_bytes
 from recompute.model.shape import Shape
 from recompute.model.tape import Link, Op, OpClass, Tensor
@@ -32,6 +33,8 @@ class Routed:
     """Copies of this rank's tokens, one for each chosen expert."""
     received: int
     """N: tokens that this rank's experts process."""
+    padded: int
+    """N with each expert's share filled up to what a quantized GEMM takes, in the mean."""
     token: int
     """Bytes of one token that travels."""
     prob: int
@@ -55,6 +58,7 @@ def routed(model: ModelConfig, shape: Shape) -> Routed:
     return Routed(
         sent=sent,
         received=arriving,
+        padded=arriving + padding_tokens(model, shape),
         token=width * shape.act,
         prob=max(4, router_bytes(model, shape)) if flex else router_bytes(model, shape),
     )

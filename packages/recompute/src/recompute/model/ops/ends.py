@@ -63,7 +63,7 @@ def head_tape(model: ModelConfig, shape: Shape, *, owns_weight: bool) -> Tape:
     hidden = Tensor(name="hidden", size=shape.stream)
     final = norm("decoder.final_layernorm", "hidden", "normed", model=model, shape=shape)
     logits = column_linear(
-        "output_layer", "normed", "logits", model=model, shape=shape, width=shape.vocab, bias=False
+        "output_layer", "normed", "logits", shape=shape, width=shape.vocab, bias=False
     )
     if not owns_weight:
         logits = replace(logits, weight_bytes=0)

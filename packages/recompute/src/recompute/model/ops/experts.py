@@ -29,14 +29,18 @@ def experts(model: ModelConfig, shape: Shape, target: str) -> tuple[Op, ...]:
     """
     counts = routed(model, shape)
     width = shape.expert_ffn * (2 if model.gated_linear_unit else 1)
-    source = "experts.input"
+    source, pads = "experts.input", counts.padded > counts.received
     ops: list[Op] = []
+    if pads:
+        ops.append(_pad(counts))
+        source = "experts.padded_input"
     if model.moe_apply_probs_on_input:
-        ops.append(_weigh_input(counts))
+        ops.append(_weigh_input(counts, source))
         source = "experts.weighted_input"
     ops.append(_linear(model, shape, FC1, (source, "experts.fc1_out"), (0, width)))
     ops += _activation(model, shape, counts)
-    output = "experts.fc2_out"
+    output, wanted = "experts.fc2_out", target
+    target = "experts.padded_output" if pads else target
     sequential = not model.moe_grouped_gemm and shape.local_experts > 1
     biased = model.moe_grouped_gemm and model.add_bias_linear
     joined = output if sequential or biased else target
@@ -46,6 +50,9 @@ def experts(model: ModelConfig, shape: Shape, target: str) -> tuple[Op, ...]:
     ops.append(second)
     if sequential or biased:
         ops.append(_join(counts, output, target, biased=biased))
+    if pads:
+        size = counts.received * counts.token
+        ops.append(_copy("unpadding", (target,), (Tensor(name=wanted, size=size),)))
     return tuple(ops)
 
 
@@ -58,6 +65,7 @@ def moe_act_region(model: ModelConfig) -> Region:
         first=first,
         last="mlp.experts.weighted_activation" if _is_split(model) else ACTIVATION,
         hook=FC2,
+        originals=(FC2,),
     )
 
 
@@ -72,15 +80,42 @@ def _has_chunk(model: ModelConfig) -> bool:
     return _is_split(model) and model.gated_linear_unit and not model.use_te_activation_func
 
 
-def _weigh_input(counts: Routed) -> Op:
+def _pad(counts: Routed) -> Op:
+    """Fill each expert's tokens up: a copy (``Fp8Padding``)."""
+    return _copy(
+        "padding",
+        ("experts.input", "experts.probs"),
+        (
+            Tensor(name="experts.padded_input", size=counts.padded * counts.token),
+            Tensor(name="experts.padded_probs", size=counts.padded * counts.prob),
+        ),
+    )
+
+
+def _copy(name: str, sources: tuple[str, ...], targets: tuple[Tensor, ...]) -> Op:
+    return Op(
+        name=f"mlp.experts.{name}",
+        kind=OpClass.ROUTING,
+        reads=sources,
+        writes=targets,
+        traffic=2 * sum(tensor.size for tensor in targets),
+    )
+
+
+def _probs(counts: Routed) -> str:
+    """Name the probabilities that the activation reads."""
+    return "experts.padded_probs" if counts.padded > counts.received else "experts.probs"
+
+
+def _weigh_input(counts: Routed, source: str) -> Op:
     """Multiply the tokens with their probabilities before the first linear (``topk`` is 1)."""
-    size = counts.received * counts.token
+    size = counts.padded * counts.token
     return Op(
         name="mlp.experts.weighted_input",
         kind=OpClass.ELEMENTWISE,
-        reads=("experts.input", "experts.probs"),
+        reads=(source, _probs(counts)),
         writes=(Tensor(name="experts.weighted_input", size=size),),
-        saves=("experts.input", "experts.probs"),
+        saves=(source, _probs(counts)),
         traffic=2 * size,
     )
 
@@ -101,21 +136,21 @@ def _linear(
         name=name,
         kind=OpClass.GEMM,
         reads=(source,),
-        writes=(Tensor(name=target, size=counts.received * outputs * shape.act),),
+        writes=(Tensor(name=target, size=counts.padded * outputs * shape.act),),
         saves=(source,),
         weight_bytes=shape.local_experts * (inputs * outputs + bias) * shape.act,
         expert=True,
-        flops=2 * counts.received * inputs * outputs,
-        traffic=counts.received * (inputs + outputs) * shape.act,
+        flops=2 * counts.padded * inputs * outputs,
+        traffic=counts.padded * (inputs + outputs) * shape.act,
     )
 
 
 def _activation(model: ModelConfig, shape: Shape, counts: Routed) -> tuple[Op, ...]:
     """From the first linear's output to the second one's input, probabilities applied."""
-    elements = counts.received * shape.expert_ffn
+    elements = counts.padded * shape.expert_ffn
     if not _is_split(model):
-        return (_fused(model, shape, elements),)
-    probs = "experts.ones" if model.moe_apply_probs_on_input else "experts.probs"
+        return (_fused(model, shape, counts, elements),)
+    probs = "experts.ones" if model.moe_apply_probs_on_input else _probs(counts)
     plain = activation_ops(
         "mlp.experts",
         "experts.fc1_out",
@@ -128,7 +163,7 @@ def _activation(model: ModelConfig, shape: Shape, counts: Routed) -> tuple[Op, .
     return *plain, _weigh(shape, counts, elements, probs)
 
 
-def _fused(model: ModelConfig, shape: Shape, elements: int) -> Op:
+def _fused(model: ModelConfig, shape: Shape, counts: Routed, elements: int) -> Op:
     """One kernel for activation and probabilities; keeps its input and the probabilities."""
     gated = model.gated_linear_unit and model.activation_func in GLU_FUNCTIONS
     squared = model.use_fused_weighted_squared_relu and model.activation_func == "squared_relu"
@@ -139,16 +174,16 @@ def _fused(model: ModelConfig, shape: Shape, elements: int) -> Op:
             hint="set model.bias_activation_fusion=false",
             data={"field": "model.bias_activation_fusion"},
         )
-    width = 2 if gated else 1
+    width, probs = 2 if gated else 1, _probs(counts)
     size = elements * shape.act
     stored = model.activation_func_fp8_input_store and gated
     copies = (Tensor(name="experts.fc1_out.fp8", size=elements * width),) if stored else ()
     return Op(
         name=ACTIVATION,
         kind=OpClass.ELEMENTWISE,
-        reads=("experts.fc1_out", "experts.probs"),
+        reads=("experts.fc1_out", probs),
         writes=(Tensor(name="experts.fc2_in", size=size),),
-        saves=("experts.probs",) if stored else ("experts.fc1_out", "experts.probs"),
+        saves=(probs,) if stored else ("experts.fc1_out", probs),
         keeps=copies,
         traffic=size * (width + 1),
         flops=8 * elements,
@@ -162,8 +197,8 @@ def _weigh(shape: Shape, counts: Routed, elements: int, probs: str) -> Op:
     """
     size = elements * shape.act
     wide = elements * counts.prob if counts.prob > shape.act else 0
-    given = probs == "experts.probs"
-    ones = () if given else (Tensor(name=probs, size=counts.received * counts.prob),)
+    given = probs != "experts.ones"
+    ones = () if given else (Tensor(name=probs, size=counts.padded * counts.prob),)
     return Op(
         name="mlp.experts.weighted_activation",
         kind=OpClass.ELEMENTWISE,
@@ -179,13 +214,13 @@ def _weigh(shape: Shape, counts: Routed, elements: int, probs: str) -> Op:
 
 def _join(counts: Routed, source: str, target: str, *, biased: bool) -> Op:
     """Outputs of the experts as one tensor: a copy, with the weighted bias added where there is one."""
-    size = counts.received * counts.token
+    size, probs = counts.padded * counts.token, _probs(counts)
     return Op(
         name="mlp.experts.output",
         kind=OpClass.ELEMENTWISE,
-        reads=(source, "experts.probs") if biased else (source,),
+        reads=(source, probs) if biased else (source,),
         writes=(Tensor(name=target, size=size),),
-        saves=("experts.probs",) if biased else (),
+        saves=(probs,) if biased else (),
         passes_grad=True,
         forward_workspace=size if biased else 0,
         traffic=2 * size,

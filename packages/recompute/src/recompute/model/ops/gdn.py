@@ -96,7 +96,6 @@ def gated_delta_net(model: ModelConfig, shape: Shape, source: str, target: str) 
             f"{PREFIX}.out_proj",
             output,
             target,
-            model=model,
             shape=shape,
             width=sizes.value,
             bias=False,

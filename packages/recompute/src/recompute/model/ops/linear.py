@@ -67,7 +67,6 @@ def column_linear(
     source: str,
     target: str,
     *,
-    model: ModelConfig,
     shape: Shape,
     width: int,
     bias: bool,
@@ -130,9 +129,7 @@ def duplicated_linear(
     )
 
 
-def row_linear(
-    name: str, source: str, target: str, *, model: ModelConfig, shape: Shape, width: int, bias: bool
-) -> Op:
+def row_linear(name: str, source: str, target: str, *, shape: Shape, width: int, bias: bool) -> Op:
     """A row-parallel linear: reads [T, N], writes [S, H] after a reduction over the tensor group.
 
     Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/tensor_parallel/layers.py RowParallelLinear.
@@ -177,7 +174,7 @@ def normed_column_linear(
     normed = f"{norm_name}.output"
     return (
         norm(norm_name, source, normed, model=model, shape=shape),
-        column_linear(name, normed, target, model=model, shape=shape, width=width, bias=bias),
+        column_linear(name, normed, target, shape=shape, width=width, bias=bias),
     )
 
 

@@ -82,7 +82,6 @@ def mamba_mixer(model: ModelConfig, shape: Shape, source: str, target: str) -> t
             f"{PREFIX}.out_proj",
             "mixer_normed",
             target,
-            model=model,
             shape=shape,
             width=sizes.inner,
             bias=False,

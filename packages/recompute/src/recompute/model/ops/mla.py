@@ -45,7 +45,6 @@ def mla_attention(model: ModelConfig, shape: Shape, source: str, target: str) ->
             "self_attention.linear_proj",
             "core_attn_out",
             target,
-            model=model,
             shape=shape,
             width=shape.heads * model.v_head_dim,
             bias=model.add_bias_linear,
@@ -78,6 +77,7 @@ def mla_regions(model: ModelConfig, shape: Shape) -> tuple[Region, ...]:
             first="input_layernorm",
             last="input_layernorm",
             hook="self_attention.linear_proj",
+            originals=(f"{UP}q_down_proj", f"{UP}kv_down_proj"),
         ),
     )
 
@@ -131,7 +131,6 @@ def _down_linear(
         path,
         NORMED,
         f"{target}.shard",
-        model=model,
         shape=shape,
         width=width // shape.tp,
         bias=False,
@@ -154,7 +153,6 @@ def _fused_down(model: ModelConfig, shape: Shape, latent: int) -> tuple[Op, ...]
         f"{UP}qkv_down_proj",
         NORMED,
         "qkv_latent",
-        model=model,
         shape=shape,
         width=(query + latent) // shape.tp,
         bias=False,
@@ -273,9 +271,7 @@ def _up(
     elif model.qk_layernorm and not _is_te(model) and source != NORMED:
         source = f"{source}.normed"
     ops.append(
-        column_linear(
-            path, source, target, model=model, shape=shape, width=width, bias=False, inputs=inputs
-        )
+        column_linear(path, source, target, shape=shape, width=width, bias=False, inputs=inputs)
     )
     return tuple(ops)
 

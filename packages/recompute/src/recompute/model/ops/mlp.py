@@ -5,6 +5,8 @@ T tokens before sequence parallelism, S after it, H hidden, F feed-forward width
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from recompute.config.schema import ModelConfig
 from recompute.model.ops.linear import normed_column_linear, row_linear
 from recompute.model.shape import Shape
@@ -41,7 +43,6 @@ def dense_mlp(model: ModelConfig, shape: Shape, source: str, target: str) -> tup
         "mlp.linear_fc2",
         "fc2_in",
         target,
-        model=model,
         shape=shape,
         width=shape.ffn,
         bias=model.add_bias_linear,
@@ -116,7 +117,12 @@ def activation_ops(
     name = f"{module}.activation_func"
     fused = model.bias_activation_fusion or model.use_te_activation_func
     if fused:
-        return (_fused(name, source, target, size, gated=model.gated_linear_unit),)
+        op = _fused(name, source, target, size, gated=model.gated_linear_unit)
+        narrow = model.activation_func_fp8_input_store and not model.use_te_activation_func
+        if narrow and model.gated_linear_unit and model.activation_func == "silu":
+            stored = Tensor(name=f"{source}.fp8", size=2 * elements)
+            op = replace(op, saves=(), keeps=(stored,))
+        return (op,)
     ops: list[Op] = []
     if adds_bias:
         total = size * (2 if model.gated_linear_unit else 1)

@@ -92,6 +92,7 @@ def moe_regions(model: ModelConfig, ops: tuple[Op, ...]) -> tuple[Region, ...]:
             first="pre_mlp_layernorm",
             last="pre_mlp_layernorm",
             hook=last,
+            originals=("mlp.shared_experts.linear_fc1",),
         ),
         Region(label="moe", mechanism=Mechanism.CHECKPOINT, first=ops[1].name, last=last),
     ]

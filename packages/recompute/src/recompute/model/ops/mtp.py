@@ -84,17 +84,16 @@ def _entry(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         passes_grad=True,
         traffic=4 * stream,
     )
-    return embedding, *normed, joined, *_projection(model, shape)
+    return embedding, *normed, joined, *_projection(shape)
 
 
-def _projection(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+def _projection(shape: Shape) -> tuple[Op, ...]:
     """Column-parallel projection; with tensor parallelism gathered and scattered again."""
     part = "mtp_part" if shape.tp > 1 else "mtp_hidden"
     linear = column_linear(
         f"{PREFIX}.eh_proj",
         "joined",
         part,
-        model=model,
         shape=shape,
         width=shape.hidden // shape.tp,
         bias=False,
@@ -137,7 +136,6 @@ def _exit(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         f"{PREFIX}.output_layer",
         "mtp_stream",
         "mtp_logits",
-        model=model,
         shape=shape,
         width=shape.vocab,
         bias=False,

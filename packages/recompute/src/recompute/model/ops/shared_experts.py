@@ -24,7 +24,7 @@ def shared_experts(model: ModelConfig, shape: Shape, source: str, target: str) -
     ops = [
         _first(model, shape, source),
         *_activation(model, shape, copies=True),
-        _second(model, shape, output),
+        _second(shape, output),
     ]
     if gated:
         ops += _gate(shape, source, output, target)
@@ -54,7 +54,7 @@ def overlapped_finish(model: ModelConfig, shape: Shape, target: str) -> tuple[Op
     """What runs beside the combine: second linear, reduction and gate."""
     output = "shared_ungated" if model.moe_shared_expert_gate else target
     second = replace(
-        _second(model, shape, "shared_partial" if shape.tp > 1 else output),
+        _second(shape, "shared_partial" if shape.tp > 1 else output),
         comm=(),
         forward_workspace=0,
         backward_workspace=0,
@@ -77,7 +77,6 @@ def _first(model: ModelConfig, shape: Shape, source: str) -> Op:
         f"{PREFIX}.linear_fc1",
         source,
         "shared_fc1_out",
-        model=model,
         shape=shape,
         width=shape.shared_ffn * (2 if model.gated_linear_unit else 1),
         bias=False,
@@ -97,12 +96,11 @@ def _activation(model: ModelConfig, shape: Shape, *, copies: bool) -> tuple[Op, 
     )
 
 
-def _second(model: ModelConfig, shape: Shape, target: str) -> Op:
+def _second(shape: Shape, target: str) -> Op:
     return row_linear(
         f"{PREFIX}.linear_fc2",
         "shared_fc2_in",
         target,
-        model=model,
         shape=shape,
         width=shape.shared_ffn,
         bias=False,

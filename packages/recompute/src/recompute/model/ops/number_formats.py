@@ -1,0 +1,126 @@
+"""FP8 and FP4: what a quantized linear keeps of its input, and the copies of its weight.
+
+A quantized GEMM keeps a copy of its input in its own format instead of the input; what else saved the
+input keeps it in 16 bits. Source: TransformerEngine v2.20 transformer_engine/pytorch/module/linear.py,
+layernorm_linear.py, grouped_linear.py (``update_usage``: only the layout that backward reads stays)
+and transformer_engine/pytorch/tensor/ for scales; NVIDIA/Megatron-LM core_v0.19.0 for
+``set_save_original_input``: attention.py, multi_latent_attention.py, moe/shared_experts.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from recompute.config.schema import ModelConfig
+from recompute.errors import UnsupportedError
+from recompute.model.shape import Shape
+from recompute.model.tape import Op, OpClass, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One recipe's storage."""
+
+    element: Fraction
+    """Bytes of one element, its share of the block scales included."""
+    constant: int
+    """Bytes of a tensor's own scale."""
+    both_layouts: bool
+    """Weights are stored row-wise and column-wise on every GPU; without, only before Blackwell."""
+    align: int
+    """Tokens of one expert are filled up to a multiple of this."""
+
+
+FORMATS: Final[dict[str, Format]] = {
+    "delayed": Format(element=Fraction(1), constant=4, both_layouts=False, align=16),
+    "tensorwise": Format(element=Fraction(1), constant=4, both_layouts=False, align=16),
+    "blockwise": Format(element=1 + Fraction(4, 128), constant=0, both_layouts=True, align=16),
+    "mxfp8": Format(element=1 + Fraction(1, 32), constant=0, both_layouts=True, align=32),
+    "nvfp4": Format(
+        element=Fraction(1, 2) + Fraction(1, 16), constant=4, both_layouts=True, align=32
+    ),
+}
+"""Recipe -> format. Block scales: FP32 per 128, E8M0 per 32, E4M3 per 16."""
+
+KEEP_ORIGINAL: Final = ("self_attention.linear_proj", "mlp.shared_experts.linear_fc1")
+"""Linears whose input something else keeps anyway: they keep it too, except under delayed scaling."""
+
+
+def format_of(model: ModelConfig) -> Format | None:
+    """Return the format of the model's GEMMs, ``None`` in 16 or 32 bits.
+
+    Raises:
+        UnsupportedError: ``unsupported-number-format``.
+    """
+    if model.fp8 is None and model.fp4 is None:
+        return None
+    recipe = model.fp8_recipe if model.fp8 is not None else model.fp4_recipe
+    if recipe not in FORMATS:
+        raise _unsupported(recipe, "model.fp8_recipe" if model.fp8 else "model.fp4_recipe")
+    for field in ("fp8_dot_product_attention", "fp8_multi_head_attention"):
+        if getattr(model, field):
+            raise _unsupported(field, f"model.{field}")
+    return FORMATS[recipe]
+
+
+def padding_tokens(model: ModelConfig, shape: Shape) -> int:
+    """Tokens that fill up the local experts' shares, in the mean half the alignment each."""
+    kept = format_of(model)
+    padded = model.moe_router_padding_for_fp8 or model.moe_router_padding_for_quantization
+    if kept is None or padded:
+        return 0
+    return shape.local_experts * kept.align // 2
+
+
+def quantized(model: ModelConfig, shape: Shape, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Let the linears of a layer keep quantized inputs and weights."""
+    kept = format_of(model)
+    if kept is None:
+        return ops
+    sizes = {tensor.name: tensor.size for op in ops for tensor in op.writes}
+    return tuple(
+        _narrow(model, shape, kept, op, sizes[op.reads[0]] // shape.act)
+        if op.kind is OpClass.GEMM
+        else op
+        for op in ops
+    )
+
+
+def _narrow(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: int) -> Op:
+    copy = _bytes(kept, elements)
+    gradient = sum(2 * _bytes(kept, tensor.size // shape.act) for tensor in op.writes)
+    delayed = model.fp8 is not None and model.fp8_recipe == "delayed"
+    original = op.name in KEEP_ORIGINAL and not delayed
+    return replace(
+        op,
+        saves=op.saves if original else (),
+        quantized=None if original else Tensor(name=f"{op.name}.quantized_input", size=copy),
+        weight_cache=_weight_cache(model, shape, kept, op.weight_bytes // shape.act),
+        forward_workspace=op.forward_workspace + 2 * copy,
+        backward_workspace=op.backward_workspace + gradient + (copy if original else 0),
+    )
+
+
+def _weight_cache(model: ModelConfig, shape: Shape, kept: Format, elements: int) -> int:
+    """Copies of a weight: one that forward reads, and one that backward reads where layouts differ.
+
+    Weights that are parameters in this format already (``fp8_param``) need the second one alone.
+    """
+    second = kept.both_layouts or not shape.blackwell
+    stored = model.fp8_param if model.fp8 is not None else model.fp4_param
+    return (second + (not stored)) * _bytes(kept, elements)
+
+
+def _bytes(kept: Format, elements: int) -> int:
+    return int(elements * kept.element) + kept.constant
+
+
+def _unsupported(what: str, field: str) -> UnsupportedError:
+    return UnsupportedError(
+        "unsupported-number-format",
+        f"{what} is not modelled",
+        hint=f"use one of {', '.join(FORMATS)}, attention in 16 bits",
+        data={"field": field},
+    )
