@@ -167,10 +167,20 @@ def is_under(host: str, domain: str) -> bool:
 METADATA: Final = frozenset({"169.254.169.254", "100.100.100.200", "fd00:ec2::254"})
 """Addresses at which clouds serve a machine's credentials."""
 NOT_PUBLIC_V4: Final = (
-    ("0.0.0.0", 8),  # noqa: S104 - an address to recognise, not to bind ("10.0.0.0", 8), ("100.64.0.0", 10), ("127.0.0.0", 8), ("169.254.0.0", 16),
-    ("172.16.0.0", 12), ("192.0.0.0", 24), ("192.0.2.0", 24), ("192.168.0.0", 16),
-    ("198.18.0.0", 15), ("198.51.100.0", 24), ("203.0.113.0", 24), ("240.0.0.0", 4),
-)  # fmt: skip
+    ("0.0.0.0", 8),  # noqa: S104 - an address to recognise, not to bind
+    ("10.0.0.0", 8),
+    ("100.64.0.0", 10),
+    ("127.0.0.0", 8),
+    ("169.254.0.0", 16),
+    ("172.16.0.0", 12),
+    ("192.0.0.0", 24),
+    ("192.0.2.0", 24),
+    ("192.168.0.0", 16),
+    ("198.18.0.0", 15),
+    ("198.51.100.0", 24),
+    ("203.0.113.0", 24),
+    ("240.0.0.0", 4),
+)
 """IANA special-purpose IPv4 blocks: this network, private, shared, loopback, documentation, ..."""
 NOT_PUBLIC_V6: Final = (
     ("::", 127),
