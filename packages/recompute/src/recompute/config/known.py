@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from recompute.config.draft import MODELLED
+from recompute.config.foreign_fields import FOREIGN_FIELDS
 from recompute.config.schema import FrozenValue
 from recompute.errors import ConfigError
 
@@ -64,7 +65,7 @@ def check_field(section: str, name: str) -> None:
         ConfigError: ``unknown-field``, with the nearest known field.
     """
     fields = known_fields()[section]
-    if name in fields or "*" in fields:
+    if name in fields or "*" in fields or name in FOREIGN_FIELDS:
         return
     near = nearest(section, name)
     raise ConfigError(

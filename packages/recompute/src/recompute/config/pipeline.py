@@ -40,6 +40,9 @@ def layers_per_chunk(job: JobConfig) -> tuple[tuple[int, ...], ...]:
         ConfigError: ``pipeline-split`` when the layers do not divide as Megatron needs it.
     """
     model = job.model
+    pattern = (model.hybrid_override_pattern or "").partition("/")[0]
+    if "|" in pattern:
+        return _by_separators(pattern, model.pipeline_model_parallel_size)
     if model.pipeline_model_parallel_layout is not None:
         return tuple(
             tuple(cell.count("decoder") for cell in row)
@@ -48,7 +51,7 @@ def layers_per_chunk(job: JobConfig) -> tuple[tuple[int, ...], ...]:
             )
         )
     return _split(
-        model.num_layers,
+        len(pattern) or model.num_layers,
         model.pipeline_model_parallel_size,
         _chunks(model),
         model.num_layers_in_first_pipeline_stage,
@@ -56,6 +59,14 @@ def layers_per_chunk(job: JobConfig) -> tuple[tuple[int, ...], ...]:
         bool(model.account_for_embedding_in_pipeline_split),
         bool(model.account_for_loss_in_pipeline_split),
     )
+
+
+def _by_separators(pattern: str, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Split a hybrid pattern at its ``|``: cells are listed chunk by chunk."""
+    cells = [len(cell) for cell in pattern.split("|")]
+    if stages < 1 or len(cells) % stages:
+        raise _split_error(f"{len(cells)} parts of the hybrid pattern on {stages} stages")
+    return tuple(tuple(cells[rank::stages]) for rank in range(stages))
 
 
 def layout_cells(layout: Any, pipeline_size: int) -> Cells:

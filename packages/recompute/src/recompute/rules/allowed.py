@@ -108,11 +108,10 @@ def has_field(revision: str, name: str) -> bool:
     return ORDER[revision] >= ORDER[first]
 
 
-def nearest_label(name: str, revision: str) -> str | None:
-    """Return the accepted label that an unknown one most likely means."""
+def nearest_label(name: str, allowed: frozenset[str]) -> str | None:
+    """Return the one of the ``allowed`` labels that an unknown one most likely means."""
     import difflib
 
-    allowed = LABELS_OF[revision]
     plain = name.strip().lower().replace("-", "_")
     for candidate in (plain, NEAREST.get(plain)):
         if candidate in allowed:

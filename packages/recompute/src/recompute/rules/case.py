@@ -12,6 +12,7 @@ from recompute.config.pipeline import layers_per_chunk
 from recompute.config.revision import ORDER
 from recompute.config.schema import JobConfig, ModelConfig
 from recompute.errors import ConfigError
+from recompute.rules.allowed import LABELS_OF, has_field
 from recompute.rules.types import Entry
 
 Version = tuple[tuple[int, ...], bool]
@@ -26,6 +27,16 @@ _MODULES_FIELD: Final = ORDER["0.18"]
 
 GDN_VARIANTS: Final = frozenset({"gated_delta_net", "gdn", "gdn2"})
 """Values of ``experimental_attention_variant`` that give gated delta net layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """What a user's own Megatron source says, read without importing it."""
+
+    labels: frozenset[str]
+    """The set that its assertion on ``recompute_modules`` accepts."""
+    fields: frozenset[str]
+    """Fields of its ``TransformerConfig`` and ``ModelParallelConfig``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +60,19 @@ class Case:
     """``none``, ``local``, ``transformer_engine``, ``full_iteration`` or what was given."""
     scopes: frozenset[str]
     """Captured regions of a per-layer graph; empty means the whole layer."""
-    bridge_given: str | None
+    bridge_given: str | None = None
     """Megatron Bridge version that the caller named."""
+    tree: Tree | None = None
+    """What the user's own source says, where ``--mcore`` names a path."""
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Labels that the revision, or the user's own source, accepts."""
+        return LABELS_OF[self.name] if self.tree is None else self.tree.labels
+
+    def has_field(self, name: str) -> bool:
+        """Say whether the config of the revision, or of the user's own source, has a field."""
+        return has_field(self.name, name) if self.tree is None else name in self.tree.fields
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...] | None:
@@ -144,7 +166,9 @@ class Layers:
     mamba: int
 
 
-def case_of(job: JobConfig, revision: str, bridge: str | None = None) -> Case:
+def case_of(
+    job: JobConfig, revision: str, bridge: str | None = None, tree: Tree | None = None
+) -> Case:
     """Return the job as the revision named ``revision`` sees it."""
     model = job.model
     granularity: object = model.recompute_granularity
@@ -173,6 +197,7 @@ def case_of(job: JobConfig, revision: str, bridge: str | None = None) -> Case:
         graph,
         scopes,
         bridge,
+        tree,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from recompute.config.choice import with_choice
 from recompute.config.revision import Revision
-from recompute.rules.case import Case, case_of
+from recompute.rules.case import Case, Tree, case_of
 from recompute.rules.edits import apply, overrides_of, value_of
 from recompute.rules.table import RULES
 from recompute.rules.types import SEVERITIES, Finding, Rule
@@ -24,7 +24,12 @@ RANK: Final = {severity: position for position, severity in enumerate(SEVERITIES
 
 
 def check(
-    job: JobConfig, revision: Revision, *, bridge: str | None = None, fixes: bool = True
+    job: JobConfig,
+    revision: Revision,
+    *,
+    bridge: str | None = None,
+    tree: Tree | None = None,
+    fixes: bool = True,
 ) -> tuple[Finding, ...]:
     """Return what the rules say about ``job`` on ``revision``, most urgent first.
 
@@ -32,16 +37,17 @@ def check(
         job: The job. Illegal recompute values are what the rules are for; they may be of any type.
         revision: The Megatron Core revision to check against.
         bridge: The Megatron Bridge version, where it is known.
+        tree: Labels and fields of the user's own source; they replace the revision's.
         fixes: Work out overrides. All overrides of one report together give a job without errors.
 
     Returns:
         One finding for each rule that concerns the job.
     """
-    case = case_of(job, revision.name, bridge)
+    case = case_of(job, revision.name, bridge, tree)
     hits = matching(case)
     if not hits:
         return ()
-    repaired = repair(job, revision, bridge=bridge) if fixes else None
+    repaired = repair(job, revision, bridge=bridge, tree=tree) if fixes else None
     findings = [_finding(rule, case, repaired) for rule in hits]
     return tuple(sorted(findings, key=lambda finding: RANK[finding.severity]))
 
@@ -84,11 +90,13 @@ def rules_for(
     )
 
 
-def repair(job: JobConfig, revision: Revision, *, bridge: str | None = None) -> JobConfig:
+def repair(
+    job: JobConfig, revision: Revision, *, bridge: str | None = None, tree: Tree | None = None
+) -> JobConfig:
     """Return the job with the fix of every finding applied, errors first, until none is left."""
     done: set[tuple[str, tuple[str, ...]]] = set()
     for _ in range(MAX_REPAIRS):
-        case = case_of(job, revision.name, bridge)
+        case = case_of(job, revision.name, bridge, tree)
         hits = sorted(matching(case), key=lambda rule: RANK[rule.severity])
         for rule in hits:
             if rule.fix is None:

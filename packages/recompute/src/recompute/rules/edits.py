@@ -53,6 +53,9 @@ def apply(job: JobConfig, edit: Edit) -> JobConfig:
             job = dataclasses.replace(job, unmodelled=kept)
         elif section == "environment":
             job = dataclasses.replace(job, environment={**job.environment, **values})
+        elif section == "comm_overlap":
+            preset = {**(job.comm_overlap or {}), **values}
+            job = dataclasses.replace(job, comm_overlap=preset)
         else:
             part = dataclasses.replace(getattr(job, section), **values)
             job = dataclasses.replace(job, **{section: part})
@@ -62,8 +65,8 @@ def apply(job: JobConfig, edit: Edit) -> JobConfig:
 def value_of(job: JobConfig, name: str) -> Any:
     """Return the value of ``section.field``."""
     section, _, field = name.partition(".")
-    if section in {"unmodelled", "environment"}:
-        return getattr(job, section).get(field)
+    if section in {"unmodelled", "environment", "comm_overlap"}:
+        return (getattr(job, section) or {}).get(field)
     return getattr(getattr(job, section), field, None)
 
 

@@ -50,7 +50,54 @@ def _overridden(case: Case) -> bool:
     }
 
 
+def _overwritten(case: Case) -> str | None:
+    """Return the granularity that --recompute-activations writes over, if any."""
+    given = case.model.recompute_granularity
+    if case.foreign("recompute_activations") and given not in (None, "selective"):
+        return given
+    if given != "selective":
+        return None
+    return next(
+        (
+            str(change.before)
+            for change in case.job.changes
+            if change.field == "model.recompute_granularity"
+            and change.before not in (None, "selective")
+            and "--recompute-activations" in change.why
+        ),
+        None,
+    )
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        id="recompute-activations-overrides",
+        severity="error",
+        raised="never",
+        title="--recompute-activations with a granularity: the short flag wins, in silence",
+        revisions=ALL,
+        when=lambda c: _overwritten(c) is not None,
+        message="--recompute-activations overwrites recompute_granularity={d} with selective, in "
+        "silence: this job does not run as its granularity says",
+        detail=_overwritten,
+        fields=("model.recompute_granularity",),
+        fix=lambda c: {
+            "model.recompute_granularity": _overwritten(c),
+            **(
+                {"unmodelled.model.recompute_activations": None}
+                if c.foreign("recompute_activations")
+                else {}
+            ),
+        },
+        advice="drop --recompute-activations and keep the explicit granularity",
+        source=Source(
+            path=ARGUMENTS,
+            where="validate_args",
+            terms=("recompute_granularity", "'selective'", "recompute_activations"),
+        ),
+        bad=ex("0.19", "megatron-lm", **_FULL, unmodelled={"model.recompute_activations": True}),
+        good=ex("0.19", "megatron-lm", **_FULL),
+    ),
     Rule(
         id="granularity-value",
         severity="error",
@@ -258,29 +305,6 @@ RULES: Final[tuple[Rule, ...]] = (
         source=Source(terms=("recompute_granularity", "selective", "Invalid choices")),
         bad=ex("0.19", **_FULL, recompute_modules=("nonsense",)),
         good=ex("0.19", **_FULL),
-    ),
-    Rule(
-        id="recompute-activations-overrides",
-        severity="error",
-        raised="never",
-        title="--recompute-activations with a granularity: the short flag wins, in silence",
-        revisions=ALL,
-        when=lambda c: (
-            bool(c.foreign("recompute_activations"))
-            and c.model.recompute_granularity not in (None, "selective")
-        ),
-        message="--recompute-activations overwrites recompute_granularity="
-        "{m.recompute_granularity} with selective, in silence: this job would not run full",
-        fields=("model.recompute_granularity",),
-        fix=lambda _: {"unmodelled.model.recompute_activations": None},
-        advice="drop --recompute-activations and keep the explicit granularity",
-        source=Source(
-            path=ARGUMENTS,
-            where="validate_args",
-            terms=("recompute_granularity", "selective", "recompute_activations"),
-        ),
-        bad=ex("0.19", "megatron-lm", **_FULL, unmodelled={"model.recompute_activations": True}),
-        good=ex("0.19", "megatron-lm", **_FULL),
     ),
     Rule(
         id="checkpoint-activations-removed",

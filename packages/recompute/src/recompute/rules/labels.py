@@ -6,9 +6,7 @@ from typing import Final
 
 from recompute.rules.allowed import (
     FIELD_SINCE,
-    LABELS_OF,
     ONLY_ON_DEV,
-    has_field,
     label_since,
     nearest_label,
 )
@@ -39,15 +37,26 @@ _SHARED: Final = {
 
 
 def _unknown(case: Case) -> tuple[str, ...]:
-    allowed = LABELS_OF[case.name]
+    allowed = case.allowed
     return tuple(name for name in names_of(case.model.recompute_modules) if name not in allowed)
+
+
+def _spelled(case: Case) -> str | None:
+    """Return the text that was given where a list belongs; Python takes it for its letters."""
+    given: object = case.model.recompute_modules
+    if isinstance(given, str):
+        return given
+    names = names_of(given)
+    return "".join(names) if len(names) > 1 and all(len(name) == 1 for name in names) else None
 
 
 def _known(case: Case) -> Edit:
     """Keep accepted labels; replace the others by the label they most likely mean."""
     kept: set[str] = set()
-    for name in names_of(case.model.recompute_modules):
-        meant = name if name in LABELS_OF[case.name] else nearest_label(name, case.name)
+    spelled = _spelled(case)
+    given = names_of(case.model.recompute_modules) if spelled is None else spelled.split(",")
+    for name in given:
+        meant = name if name in case.allowed else nearest_label(name, case.allowed)
         if meant is not None:
             kept.add(meant)
     return {"model.recompute_modules": ordered(kept)}
@@ -60,7 +69,7 @@ def _absent_fields(case: Case) -> list[str]:
         name
         for name in (*FIELD_SINCE, *ONLY_ON_DEV)
         if f"model.{name}" in given
-        and not has_field(case.name, name)
+        and not case.has_field(name)
         and getattr(model, name) not in (None, False, (), "none", 1, 2, 1.0)
     ]
 
@@ -77,11 +86,11 @@ def _is_gdn(case: Case) -> bool:
     return variant in GDN_VARIANTS
 
 
-def _described(name: str, revision: str) -> str:
+def _described(name: str, allowed: frozenset[str]) -> str:
     arrived = label_since(name)
     if arrived is not None:
         return f"{name} (since {arrived})"
-    near = nearest_label(name, revision)
+    near = nearest_label(name, allowed)
     return f"{name} (of no revision; nearest is {near})" if near else f"{name} (of no revision)"
 
 
@@ -102,9 +111,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "does not accept: {d}",
         fields=("model.recompute_modules",),
         detail=lambda c: (
-            ", ".join(_described(name, c.name) for name in dict.fromkeys(_unknown(c)))
+            (
+                ", ".join(_described(name, c.allowed) for name in dict.fromkeys(_unknown(c)))
+                if _spelled(c) is None
+                else f"the text {_spelled(c)!r}, where a list belongs"
+            )
             + ". It accepts "
-            + ", ".join(sorted(LABELS_OF[c.name]))
+            + ", ".join(sorted(c.allowed))
         ),
         fix=_known,
         source=Source(terms=("allowed_modules", "recompute_modules")),
@@ -448,9 +461,7 @@ RULES: Final[tuple[Rule, ...]] = (
             and c.declared == "none"
             and (
                 c.model.recompute_num_layers is not None
-                or any(
-                    name not in LABELS_OF[c.name] for name in names_of(c.model.recompute_modules)
-                )
+                or any(name not in c.allowed for name in names_of(c.model.recompute_modules))
             )
         ),
         message="moe_layer_recompute turns selective on after Megatron has checked the fields, so "

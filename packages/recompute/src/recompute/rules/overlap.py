@@ -36,15 +36,20 @@ _OVERLAP: Final = {
 
 
 def overlaps(case: Case) -> bool:
-    """Say whether expert-parallel communication is overlapped, by the model or by Bridge's preset."""
-    if case.model.overlap_moe_expert_parallel_comm:
-        return True
+    """Say whether expert-parallel communication is overlapped.
+
+    Bridge's ``comm_overlap``, where the job has it, writes over the model's own switch.
+    """
     preset = case.job.comm_overlap
-    return preset is not None and preset.get("overlap_moe_expert_parallel_comm") is True
+    if preset is not None and case.entry == "bridge":
+        return preset.get("overlap_moe_expert_parallel_comm") is True
+    return bool(case.model.overlap_moe_expert_parallel_comm)
 
 
 def _no_overlap(case: Case) -> Edit:
     edit: dict[str, object] = {"model.overlap_moe_expert_parallel_comm": False}
+    if case.job.comm_overlap is not None:
+        edit["comm_overlap.overlap_moe_expert_parallel_comm"] = False
     if case.model.delay_wgrad_compute:
         edit["model.delay_wgrad_compute"] = False
     if case.model.ep_overlap_early_attn_memory_release:
