@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+
+from recompute.__main__ import main
 
 JOB = """\
 model: {num_layers: 4, hidden_size: 1024, num_attention_heads: 8, ffn_hidden_size: 4096,
@@ -27,17 +33,29 @@ def job(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "recompute", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@dataclass
+class Done:
+    """What one command left: exit code and both streams."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def run(*arguments: str) -> Done:
+    """Run a command as the console script does, in this process: a start costs more than a plan."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["recompute", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as left,
+    ):
+        main()
+    return Done(int(left.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def answer(done: Done) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
     return document
@@ -140,3 +158,41 @@ def test_help_names_every_option(command: str) -> None:
     assert done.returncode == 0
     assert "--json" in done.stdout
     assert "--html" in done.stdout
+
+
+def test_lists_give_a_table_and_a_document_of_rows(job: str) -> None:
+    arguments = ("plan", job, "--gpu", "a100-80gb,h200", "--sweep", "train.micro_batch_size=1,3,4")
+    document = answer(run(*arguments, "--json"))
+    assert document["schema"] == "recompute.what-if/1"
+    assert len(document["rows"]) == 6
+    assert [row["status"] is None for row in document["rows"]] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    done = run(*arguments)
+    assert done.returncode == 0
+    assert "largest train.micro_batch_size that fits" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--sweep", "train.micro_batch_size"), "bad-sweep"),
+        (("--sweep", "model.nun_layers=1,2"), "unknown-field"),
+        (("--budget", "9GiB..1GiB"), "bad-range"),
+        (("--gpu", "h200,nope"), "unknown-gpu"),
+        (("--sweep", "model.seq_length=" + ",".join(map(str, range(1, 300)))), "too-many-variants"),
+    ],
+)
+def test_bad_tables_are_exit_two(job: str, arguments: tuple[str, ...], code: str) -> None:
+    done = run("plan", job, *arguments, "--json")
+    assert done.returncode == 2
+    assert answer(done)["code"] == code
+
+
+def test_a_table_in_which_nothing_fits_is_exit_one(job: str) -> None:
+    assert run("plan", job, "--budget", "1MB,2MB").returncode == 1

@@ -10,8 +10,24 @@ import click
 @click.command(name="plan", context_settings={"ignore_unknown_options": False})
 @click.argument("job")
 @click.argument("overrides", nargs=-1)
-@click.option("--budget", metavar="SIZE", help="Allocated bytes that every rank may reach: 76GiB.")
-@click.option("--gpu", metavar="NAME", help="Use this GPU's memory and rates: h100-80gb, h200, ...")
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="Allocated bytes that every rank may reach: 76GiB; a list 60GiB,70GiB or a range "
+    "60GiB..76GiB/4GiB gives a table.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Use this GPU's memory and rates: h100-80gb, h200, ...; a list gives a table.",
+)
+@click.option(
+    "--sweep",
+    "sweeps",
+    metavar="FIELD=V1,V2",
+    multiple=True,
+    help="Plan for each value of a field: train.micro_batch_size=1,2,4; may be repeated.",
+)
 @click.option(
     "--margin", metavar="SIZE|FRACTION", help="Keep this much of the budget free: 2GiB, 0.05, 5%."
 )
@@ -29,6 +45,7 @@ def command(  # noqa: PLR0917 - click passes by name
     overrides: tuple[str, ...],
     budget: str | None,
     gpu: str | None,
+    sweeps: tuple[str, ...],
     margin: str | None,
     per_layer: bool,
     top: int | None,
@@ -42,6 +59,21 @@ def command(  # noqa: PLR0917 - click passes by name
     section.field=value. The memory to fit is --budget (compared with allocated bytes), or that of --gpu
     or hardware.gpu (compared with what the allocator will reserve). Exit code 1: nothing fits.
     """
+    from recompute.cli import plan_table
+
+    if plan_table.asks_for_table(budget, gpu, sweeps):
+        options = plan_table.Options(
+            path=job,
+            overrides=overrides,
+            budget=budget,
+            gpu=gpu,
+            sweeps=sweeps,
+            margin=margin,
+            per_layer=per_layer,
+            mcore=mcore,
+            as_json=as_json,
+        )
+        ctx.exit(plan_table.print_table(options))
     from recompute.cli.reading import read_job
     from recompute.search.plan import plan
     from recompute.search.types import Status

@@ -31,16 +31,17 @@ def plan_document(plan: Plan, *, top: int | None = None) -> dict[str, Any]:
         "margin_bytes": budget.margin_bytes,
         "choice": None if chosen is None else choice_document(chosen.choice, plan.job),
         "predicted": None if chosen is None else _predicted(chosen),
-        "control": _alternative(plan.control, plan.job),
+        "control_seconds": plan.control_seconds,
+        "control": outcome_document(plan.control, plan.job),
         "current": plan.current.to_document(),
-        "alternatives": [_alternative(outcome, plan.job) for outcome in alternatives],
+        "alternatives": [outcome_document(outcome, plan.job) for outcome in alternatives],
         "cheaper_first": [_lever(lever, plan.job) for lever in plan.cheaper_first],
         "why": list(plan.why),
         "overrides": dict(plan_overrides(plan)),
-        "closest": None if plan.closest is None else _alternative(plan.closest, plan.job),
+        "closest": None if plan.closest is None else outcome_document(plan.closest, plan.job),
     }
     if plan.stock is not None:
-        document["stock"] = _alternative(plan.stock, plan.job)
+        document["stock"] = outcome_document(plan.stock, plan.job)
     return document
 
 
@@ -102,7 +103,8 @@ def _predicted(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _alternative(outcome: Outcome, job: JobConfig) -> dict[str, Any]:
+def outcome_document(outcome: Outcome, job: JobConfig) -> dict[str, Any]:
+    """Return an outcome in the shape of an alternative."""
     return {
         "choice": choice_document(outcome.choice, job),
         "predicted": _predicted(outcome),
@@ -126,6 +128,6 @@ def _lever(lever: LeverResult, job: JobConfig) -> dict[str, Any]:
         "overrides": list(lever.overrides),
         "peak_delta_bytes": lever.peak_delta_bytes,
         "fits": lever.fits,
-        "then": None if lever.then is None else _alternative(lever.then, job),
+        "then": None if lever.then is None else outcome_document(lever.then, job),
         "why": lever.why,
     }

@@ -37,6 +37,7 @@ def plan(
     gpu: str | None = None,
     margin: str | float | None = None,
     per_layer: bool = False,
+    details: bool = True,
     predictor_of: Callable[[JobConfig], Predicts] | None = None,
 ) -> Plan:
     """Choose what to recompute.
@@ -48,6 +49,7 @@ def plan(
         gpu: A GPU of the table, in place of ``hardware.gpu``.
         margin: Bytes or a fraction of the budget to keep free.
         per_layer: Also look for plans that recompute different boundaries in different layers.
+        details: Also work out the reasons and the levers.
         predictor_of: What predicts; by default :class:`recompute.timeline.predict.Predictor`.
 
     Returns:
@@ -72,7 +74,7 @@ def plan(
     if per_layer and not control.fits:
         outcomes = ranked((*best_per_layer(judge, outcomes), *outcomes))
     chosen = _chosen(outcomes, control)
-    levers = cheaper_first(judge, outcomes, make)
+    levers = cheaper_first(judge, outcomes, make) if details else ()
     return Plan(
         job=acted,
         status=_status(chosen, control),
@@ -83,7 +85,8 @@ def plan(
         current=choice_of(job),
         closest=None if chosen is not None else _closest(outcomes),
         cheaper_first=levers,
-        why=reasons(job, judge, outcomes, chosen, known_errors(job, revision)),
+        why=reasons(job, judge, outcomes, chosen, known_errors(job, revision)) if details else (),
+        control_seconds=judge.cost.step_seconds(judge.control),
         assumptions=(
             *acted.assumptions,
             *judge.control.assumptions,

@@ -11,6 +11,7 @@ from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.search.budget import Budget
 from recompute.timeline.stages import Stage
+from recompute.timeline.static import microbatches_of, parallelism_of
 from recompute.timeline.types import Phase, Prediction
 
 
@@ -106,5 +107,26 @@ class Plan:
     cheaper_first: tuple[LeverResult, ...]
     why: tuple[str, ...]
     assumptions: tuple[Assumption, ...]
+    control_seconds: float
+    """Predicted step time without recompute: an estimate, of use for comparing layouts."""
     stock: Outcome | None = None
     """Per-layer plans: the best choice that stock Megatron can make, to compare with."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Predicted tokens a second and GPU with the chosen recompute."""
+        if self.chosen is None:
+            return None
+        step = self.control_seconds * (1.0 + self.chosen.step_time_overhead)
+        return tokens_of_step(self.job) / step / gpus_of(self.job)
+
+
+def tokens_of_step(job: JobConfig) -> int:
+    """Return the tokens of one optimizer step over all GPUs."""
+    sequences = job.micro_batch_size * microbatches_of(job) * parallelism_of(job).data
+    return sequences * job.seq_length
+
+
+def gpus_of(job: JobConfig) -> int:
+    """Return the GPUs of a job."""
+    return parallelism_of(job).world

@@ -1,0 +1,161 @@
+"""The same question for several budgets, GPUs or field values, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recompute.config.choice import RecomputeChoice
+from recompute.errors import ConfigError, RecomputeError
+from recompute.search.plan import plan
+from recompute.search.types import Plan
+from recompute.units import format_gib, parse_bytes
+
+if TYPE_CHECKING:
+    from recompute.config.schema import JobConfig
+
+MAX_STEPS = 64
+"""Budgets in one range at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One job of a sweep."""
+
+    changes: tuple[str, ...]
+    """``section.field=value`` in which it differs from the others."""
+    job: JobConfig | None
+    problem: str = ""
+    """Why there is no job, where the values do not go together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfRow:
+    """One cell of the table."""
+
+    changes: tuple[str, ...]
+    memory: str
+    """The budget or the GPU, as given."""
+    plan: Plan | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """The largest value of a swept field with which a choice fits."""
+
+    choice: RecomputeChoice
+    value: int
+    memory: str
+
+
+def what_if(
+    variants: Sequence[Variant],
+    budgets: Sequence[str | int | None],
+    gpus: Sequence[str | None],
+    *,
+    margin: str | float | None = None,
+    per_layer: bool = False,
+) -> tuple[WhatIfRow, ...]:
+    """Plan every variant for every budget and GPU.
+
+    Args:
+        variants: Jobs, or why a combination of values makes none.
+        budgets: Allocated bytes or text; ``None`` for the memory of the GPU.
+        gpus: Names; ``None`` for the job's own.
+        margin: As for :func:`recompute.search.plan.plan`.
+        per_layer: As for :func:`recompute.search.plan.plan`.
+
+    Raises:
+        ConfigError: A budget, GPU or margin is wrong.
+    """
+    rows = []
+    for variant in variants:
+        for gpu in gpus:
+            for budget in budgets:
+                memory = _memory(variant, budget, gpu)
+                if variant.job is None:
+                    rows.append(
+                        WhatIfRow(
+                            changes=variant.changes,
+                            memory=memory,
+                            plan=None,
+                            problem=variant.problem,
+                        )
+                    )
+                    continue
+                answer = plan(
+                    variant.job,
+                    budget,
+                    gpu=gpu,
+                    margin=margin,
+                    per_layer=per_layer,
+                    details=False,
+                )
+                rows.append(WhatIfRow(changes=variant.changes, memory=memory, plan=answer))
+    return tuple(rows)
+
+
+def largest_that_fit(rows: Iterable[WhatIfRow], field: str) -> tuple[Largest, ...]:
+    """Return for each stock choice and memory the largest value of ``field`` with which it fits.
+
+    Args:
+        rows: Of a sweep over one field.
+        field: ``section.field``; its values are integers.
+    """
+    best: dict[tuple[str, RecomputeChoice], int] = {}
+    for row in rows:
+        values = [c.partition("=")[2] for c in row.changes if c.partition("=")[0] == field]
+        if row.plan is None or len(values) != 1 or not values[0].isdecimal():
+            continue
+        for outcome in row.plan.alternatives:
+            if outcome.fits:
+                key = (row.memory, outcome.choice)
+                best[key] = max(best.get(key, 0), int(values[0]))
+    return tuple(
+        Largest(choice=choice, value=value, memory=memory)
+        for (memory, choice), value in best.items()
+    )
+
+
+def parse_budgets(text: str) -> tuple[str | int, ...]:
+    """Read one budget, a list ``40GiB,60GiB`` or a range ``40GiB..60GiB`` with an optional ``/5GiB``.
+
+    Raises:
+        ConfigError: ``bad-range``.
+    """
+    if ".." not in text:
+        return tuple(part.strip() for part in text.split(","))
+    ends, _, step_text = text.partition("/")
+    low, high = (parse_bytes(end) for end in ends.split("..", 1))
+    step = parse_bytes(step_text) if step_text else None
+    if low is None or high is None or low >= high or (step_text and not step):
+        raise _bad_range(text)
+    width = step or max(1, (high - low) // 8)
+    if (high - low) // width >= MAX_STEPS:
+        raise _bad_range(text)
+    found = list(range(low, high + 1, width))
+    return (*found, high) if found[-1] != high else tuple(found)
+
+
+def _bad_range(text: str) -> ConfigError:
+    return ConfigError(
+        "bad-range",
+        f"budgets {text[:60]!r} are no range of at most {MAX_STEPS} steps",
+        hint="write 40GiB,60GiB or 40GiB..60GiB or 40GiB..60GiB/5GiB",
+    )
+
+
+def _memory(variant: Variant, budget: str | int | None, gpu: str | None) -> str:
+    if budget is not None:
+        size = parse_bytes(budget) if isinstance(budget, str) else budget
+        text = str(budget) if size is None else format_gib(size)
+        return f"{text} on {gpu}" if gpu else text
+    own = variant.job.hardware.gpu if variant.job is not None else None
+    return gpu or own or "hardware.memory_bytes"
+
+
+def problem_of(error: RecomputeError) -> str:
+    """Return why a combination of values makes no job, in one line."""
+    return f"{error.message} [{error.code}]"
