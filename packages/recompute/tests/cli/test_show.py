@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
 
-def test_yaml_goes_through_standard_input_again():
+def test_yaml_goes_through_standard_input_again() -> None:
     first = run("show", JOB)
     assert first.returncode == 0
     assert "num_layers: 80  # line 4" in first.stdout
@@ -35,10 +36,10 @@ def test_yaml_goes_through_standard_input_again():
     assert again == plain
 
 
-def test_json_has_the_shared_fields_and_every_field():
+def test_json_has_the_shared_fields_and_every_field() -> None:
     result = run("show", JOB, "model.recompute_modules=[mlp]", "--json")
     document = json.loads(result.stdout)
-    assert list(document)[0] == "schema"
+    assert next(iter(document)) == "schema"
     assert document["schema"] == "recompute.show/1"
     assert document["job"]["format"] == "bridge-yaml"
     assert len(document["job"]["sha256"]) == 64
@@ -60,17 +61,17 @@ def test_json_has_the_shared_fields_and_every_field():
         ("bridge", "  activation_func: {_target_: torch.nn.functional.silu, _call_: false}"),
     ],
 )
-def test_other_forms(form, line):
+def test_other_forms(form: Any, line: Any) -> None:
     result = run("show", JOB, "--format", form)
     assert result.returncode == 0
     assert line in result.stdout.splitlines()
 
 
-def test_all_prints_defaults_too():
+def test_all_prints_defaults_too() -> None:
     assert "moe_router_topk: 2  # default" in run("show", JOB, "--all").stdout
 
 
-def test_the_revision_decides_what_is_filled_in():
+def test_the_revision_decides_what_is_filled_in() -> None:
     arguments = [
         "show",
         JOB,
@@ -90,7 +91,7 @@ def test_the_revision_decides_what_is_filled_in():
         (["show", "recipe:nothing-like-it"], "unknown-recipe"),
     ],
 )
-def test_errors_are_exit_2_and_one_document(arguments, code):
+def test_errors_are_exit_2_and_one_document(arguments: Any, code: Any) -> None:
     text = run(*arguments)
     assert text.returncode == 2
     assert text.stdout == ""
@@ -101,7 +102,7 @@ def test_errors_are_exit_2_and_one_document(arguments, code):
     assert document["code"] == code
 
 
-def test_reading_a_job_imports_nothing_heavy():
+def test_reading_a_job_imports_nothing_heavy() -> None:
     script = (
         "import sys; from recompute.config.load import load; "
         f"load({JOB!r}); print(sorted(m for m in ('rich', 'matplotlib', 'sqlalchemy', 'asyncio', 'numpy', 'mcp') if m in sys.modules))"
@@ -112,7 +113,7 @@ def test_reading_a_job_imports_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
-def test_the_public_function():
+def test_the_public_function() -> None:
     import recompute
 
     job = recompute.load(JOB, "model.num_layers=160")

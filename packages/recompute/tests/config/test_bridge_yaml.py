@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ model:
 """
 
 
-def read(text: str, *overrides: str):
+def read(text: str, *overrides: str) -> Any:
     return load("-", *overrides, stdin=textwrap.dedent(text).encode())
 
 
@@ -110,7 +111,7 @@ RUN_CONFIG = """\
     """
 
 
-def test_what_bridge_writes_is_read_as_data():
+def test_what_bridge_writes_is_read_as_data() -> None:
     job = read(RUN_CONFIG)
     assert job.identity.format == "bridge-yaml"
     assert job.model.activation_func == "silu"
@@ -127,12 +128,12 @@ def test_what_bridge_writes_is_read_as_data():
     assert job.unmodelled["model.init_method"] == {"mean": 0.0, "std": 0.01}
 
 
-def test_given_fields_name_their_line():
+def test_given_fields_name_their_line() -> None:
     job = read("model:\n  num_layers: 4\n  hidden_size: 512\n  num_attention_heads: 8\n")
     assert job.given["model.hidden_size"] == "-:3"
 
 
-def test_null_ddp_and_null_optimizer_are_kept_apart_from_defaults():
+def test_null_ddp_and_null_optimizer_are_kept_apart_from_defaults() -> None:
     assert read(SMALL).ddp is not None
     job = read(SMALL + "ddp: null\noptimizer: null\n")
     assert job.ddp is None
@@ -147,7 +148,7 @@ def test_null_ddp_and_null_optimizer_are_kept_apart_from_defaults():
         ("recompute_modules: [core_attn]", ("core_attn",)),
     ],
 )
-def test_the_three_inputs_of_recompute_modules_stay_apart(line, expected):
+def test_the_three_inputs_of_recompute_modules_stay_apart(line: Any, expected: Any) -> None:
     assert read(SMALL + f"  {line}\n").model.recompute_modules == expected
 
 
@@ -163,7 +164,7 @@ def test_the_three_inputs_of_recompute_modules_stay_apart(line, expected):
         ("recompute_method: balanced", "recompute_method", "balanced"),
     ],
 )
-def test_illegal_recompute_values_are_left_for_check(line, name, expected):
+def test_illegal_recompute_values_are_left_for_check(line: Any, name: Any, expected: Any) -> None:
     assert getattr(read(SMALL + f"  {line}\n").model, name) == expected
 
 
@@ -184,7 +185,7 @@ def test_illegal_recompute_values_are_left_for_check(line, name, expected):
         "vision: 3",
     ],
 )
-def test_a_wrong_type_is_refused(line):
+def test_a_wrong_type_is_refused(line: Any) -> None:
     assert refused(SMALL + f"  {line}\n").code == "wrong-type"
 
 
@@ -202,7 +203,7 @@ def test_a_wrong_type_is_refused(line):
         "moe_layer_freq: 0",
     ],
 )
-def test_a_value_out_of_range_is_refused(line):
+def test_a_value_out_of_range_is_refused(line: Any) -> None:
     assert refused(SMALL + f"  {line}\n").code == "bad-value"
 
 
@@ -217,7 +218,7 @@ def test_a_value_out_of_range_is_refused(line):
         ("hardware:\n  gpus: 8\n", "hardware.gpu"),
     ],
 )
-def test_an_unknown_field_names_the_nearest_one(text, nearest):
+def test_an_unknown_field_names_the_nearest_one(text: Any, nearest: Any) -> None:
     error = refused(SMALL + text)
     assert error.code == "unknown-field"
     if nearest is not None:
@@ -225,19 +226,19 @@ def test_an_unknown_field_names_the_nearest_one(text, nearest):
         assert nearest in error.hint
 
 
-def test_an_unknown_section_names_the_nearest_one():
+def test_an_unknown_section_names_the_nearest_one() -> None:
     error = refused(SMALL + "optimiser:\n  lr: 1\n")
     assert (error.code, error.data["nearest"]) == ("unknown-section", "optimizer")
 
 
-def test_known_fields_that_are_not_modelled_are_listed_only_when_they_differ():
+def test_known_fields_that_are_not_modelled_are_listed_only_when_they_differ() -> None:
     job = read(SMALL + "  init_method_std: 0.5\n  layernorm_epsilon: 1.0e-05\n")
     assert job.unmodelled == {"model.init_method_std": 0.5}
     assert [item.id for item in job.assumptions] == ["unmodelled"]
     assert "model.init_method_std" in job.assumptions[0].text
 
 
-def test_precision_recipe_is_expanded_visibly():
+def test_precision_recipe_is_expanded_visibly() -> None:
     job = read(SMALL + "mixed_precision: bf16_with_fp8_current_scaling_mixed\n")
     assert (job.model.bf16, job.model.fp8, job.model.fp8_recipe) == (True, "hybrid", "tensorwise")
     assert job.model.first_last_layers_bf16
@@ -248,7 +249,7 @@ def test_precision_recipe_is_expanded_visibly():
     assert "mixed_precision.py" in changed["model.fp8"].source
 
 
-def test_precision_recipe_overrides_what_the_sections_say_as_bridge_does():
+def test_precision_recipe_overrides_what_the_sections_say_as_bridge_does() -> None:
     text = (
         SMALL + "  fp8_margin: 3\nddp:\n  grad_reduce_in_fp32: false\nmixed_precision: bf16-mixed\n"
     )
@@ -258,27 +259,27 @@ def test_precision_recipe_overrides_what_the_sections_say_as_bridge_does():
     assert job.model.fp8_margin == 3
 
 
-def test_precision_recipe_leaves_null_sections_alone():
+def test_precision_recipe_leaves_null_sections_alone() -> None:
     job = read(SMALL + "ddp: null\noptimizer: null\nmixed_precision: bf16_with_mxfp8_mixed\n")
     assert job.ddp is None
     assert job.optimizer is None
     assert job.model.fp8_param
 
 
-def test_one_field_of_a_named_precision_recipe_can_be_overridden():
+def test_one_field_of_a_named_precision_recipe_can_be_overridden() -> None:
     job = read(SMALL + "mixed_precision: bf16_mixed\n", "mixed_precision.grad_reduce_in_fp32=false")
     assert job.model.bf16
     assert job.ddp is not None
     assert not job.ddp.grad_reduce_in_fp32
 
 
-def test_unknown_precision_recipe_names_the_nearest():
+def test_unknown_precision_recipe_names_the_nearest() -> None:
     error = refused(SMALL + "mixed_precision: bf16_with_fp8_current_scalling_mixed\n")
     assert error.code == "unknown-precision"
     assert "bf16_with_fp8_current_scaling_mixed" in error.hint
 
 
-def test_sequence_length_is_read_from_the_dataset_and_must_agree():
+def test_sequence_length_is_read_from_the_dataset_and_must_agree() -> None:
     assert read(SMALL + "dataset:\n  seq_length: 2048\n").model.seq_length == 2048
     error = refused(SMALL + "  seq_length: 1024\ndataset:\n  seq_length: 2048\n")
     assert error.code == "conflicting-values"
@@ -286,7 +287,7 @@ def test_sequence_length_is_read_from_the_dataset_and_must_agree():
     assert job.model.seq_length == 512
 
 
-def test_bridge_decides_two_parallel_sizes_before_megatron_does():
+def test_bridge_decides_two_parallel_sizes_before_megatron_does() -> None:
     text = SMALL + "  num_moe_experts: 8\n  expert_model_parallel_size: 4\n"
     text += "  tensor_model_parallel_size: 2\n"
     job = read(text)
@@ -297,12 +298,12 @@ def test_bridge_decides_two_parallel_sizes_before_megatron_does():
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
-def test_every_example_job_is_complete(path):
+def test_every_example_job_is_complete(path: Any) -> None:
     job = load(str(path), require=("architecture", "vocabulary", "sequence", "batch", "gpu"))
     assert not job.unmodelled
 
 
-def test_an_incomplete_job_says_what_to_paste():
+def test_an_incomplete_job_says_what_to_paste() -> None:
     with pytest.raises(ConfigError) as caught:
         load("-", stdin=SMALL.encode(), require=("sequence", "batch"))
     assert caught.value.code == "incomplete-job"

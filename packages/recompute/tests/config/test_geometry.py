@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recompute.config.load import load
@@ -122,7 +124,7 @@ train:
         (["model.num_layers=null"], "missing-field", "model.num_layers"),
     ],
 )
-def test_what_does_not_fit_is_refused(overrides, code, field):
+def test_what_does_not_fit_is_refused(overrides: Any, code: Any, field: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         load("-", *overrides, stdin=JOB)
     error = caught.value
@@ -154,7 +156,7 @@ def test_what_does_not_fit_is_refused(overrides, code, field):
         (["~model"], "missing-section"),
     ],
 )
-def test_other_refusals(overrides, code):
+def test_other_refusals(overrides: Any, code: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         load("-", *overrides, stdin=JOB)
     assert caught.value.code == code
@@ -175,5 +177,5 @@ def test_other_refusals(overrides, code):
         ["model.multi_latent_attention=true", "model.num_query_groups=null"],
     ],
 )
-def test_what_fits_is_read(overrides):
+def test_what_fits_is_read(overrides: Any) -> None:
     assert load("-", *overrides, stdin=JOB).model.num_layers == 8

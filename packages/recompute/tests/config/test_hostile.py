@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from recompute.config.load import load
 from recompute.config.source import MAX_BYTES
-from recompute.errors import ConfigError, RecomputeError
+from recompute.errors import ConfigError, InputError, RecomputeError
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -74,7 +76,7 @@ MODEL = "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}\n"
         (b"model: {3: 4}\n", "unknown-field"),
     ],
 )
-def test_hostile_input_is_refused(data, code):
+def test_hostile_input_is_refused(data: Any, code: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         load("-", stdin=data)
     assert caught.value.code == code
@@ -82,7 +84,7 @@ def test_hostile_input_is_refused(data, code):
     assert len(caught.value.message) < 400
 
 
-def test_merge_keys_and_aliases_work_where_they_are_harmless():
+def test_merge_keys_and_aliases_work_where_they_are_harmless() -> None:
     text = "x: &x {num_layers: 2, hidden_size: 64}\nmodel:\n  <<: *x\n  num_attention_heads: 4\n  hidden_size: 128\n"
     with pytest.raises(ConfigError) as caught:
         load("-", stdin=text.encode())
@@ -92,7 +94,7 @@ def test_merge_keys_and_aliases_work_where_they_are_harmless():
     assert (model.num_layers, model.hidden_size) == (2, 128)
 
 
-def test_files_that_are_no_job_files(tmp_path):
+def test_files_that_are_no_job_files(tmp_path: Path) -> None:
     loop = tmp_path / "loop.yaml"
     loop.symlink_to(loop)
     directory = tmp_path / "dir"
@@ -114,7 +116,7 @@ def test_files_that_are_no_job_files(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file(tmp_path):
+def test_an_unreadable_file(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(MODEL)
     file.chmod(0)
@@ -123,13 +125,13 @@ def test_an_unreadable_file(tmp_path):
     assert caught.value.code == "unreadable"
 
 
-def test_endless_files_are_cut_off():
+def test_endless_files_are_cut_off() -> None:
     with pytest.raises(ConfigError) as caught:
         load("/dev/zero")
     assert caught.value.code == "too-large"
 
 
-def test_a_pipe_without_a_writer_does_not_hang(tmp_path):
+def test_a_pipe_without_a_writer_does_not_hang(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo.yaml"
     os.mkfifo(fifo)
     with pytest.raises(RecomputeError):
@@ -137,12 +139,12 @@ def test_a_pipe_without_a_writer_does_not_hang(tmp_path):
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing_but_our_errors(data):
+def test_random_bytes_raise_nothing_but_our_errors(data: Any) -> None:
     only_ours(data)
 
 
 @given(st.text(max_size=200))
-def test_random_text_raises_nothing_but_our_errors(text):
+def test_random_text_raises_nothing_but_our_errors(text: Any) -> None:
     only_ours(text.encode("utf-8", "surrogatepass"))
 
 
@@ -192,15 +194,13 @@ def test_random_text_raises_nothing_but_our_errors(text):
         max_size=40,
     )
 )
-def test_random_scripts_raise_nothing_but_our_errors(words):
+def test_random_scripts_raise_nothing_but_our_errors(words: Any) -> None:
     only_ours(("#!/bin/sh\n" + " ".join(words)).encode())
 
 
 def only_ours(data: bytes) -> None:
-    try:
+    with contextlib.suppress(InputError):
         load("-", stdin=data)
-    except RecomputeError as error:
-        assert error.exit_code == 2
 
 
 SEEDS = [
@@ -213,8 +213,8 @@ SEEDS = [
 @pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.name)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
-def test_mutated_examples_raise_nothing_but_our_errors(path, seed):
-    draw = random.Random(seed)
+def test_mutated_examples_raise_nothing_but_our_errors(path: Any, seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311 - mutations, not secrets
     data = bytearray(path.read_bytes())
     for _ in range(draw.randint(1, 6)):
         at = draw.randrange(len(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ MLA = {
 }
 
 
-def read(architecture: str, **fields):
+def read(architecture: str, **fields: Any) -> Any:
     config = {**COMMON, "architectures": [architecture], **fields}
     return load("-", stdin=json.dumps(config).encode())
 
@@ -159,25 +160,25 @@ def read(architecture: str, **fields):
         ),
     ],
 )
-def test_families(architecture, fields, expected):
+def test_families(architecture: Any, fields: Any, expected: Any) -> None:
     job = read(architecture, **fields)
     assert job.identity.format == "huggingface"
     assert {name: getattr(job.model, name) for name in expected} == expected
 
 
-def test_model_type_is_enough():
+def test_model_type_is_enough() -> None:
     config = {**COMMON, "model_type": "llama"}
     assert load("-", stdin=json.dumps(config).encode()).model.normalization == "RMSNorm"
 
 
-def test_an_unknown_architecture_names_the_nearest():
+def test_an_unknown_architecture_names_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         read("LlamaForCausalML")
     assert caught.value.code == "unknown-architecture"
     assert "LlamaForCausalLM" in caught.value.hint
 
 
-def test_a_configuration_has_no_batch_and_says_so():
+def test_a_configuration_has_no_batch_and_says_so() -> None:
     with pytest.raises(ConfigError) as caught:
         load(
             "-",

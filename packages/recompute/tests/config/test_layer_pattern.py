@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-def evaluate(node: ast.expr):
+def evaluate(node: ast.expr) -> Any:
     """A second reading of the expression, over Python's own grammar."""
     match node:
         case ast.List():
@@ -38,7 +39,7 @@ def evaluate(node: ast.expr):
 
 
 @given(EXPRESSIONS)
-def test_expressions_mean_what_python_says(text):
+def test_expressions_mean_what_python_says(text: Any) -> None:
     expected = evaluate(ast.parse(text, mode="eval").body)
     assert parse_layer_frequency(text, "model.moe_layer_freq") == tuple(expected)
 
@@ -53,7 +54,7 @@ def test_expressions_mean_what_python_says(text):
         ("[]", ()),
     ],
 )
-def test_known_forms(text, expected):
+def test_known_forms(text: Any, expected: Any) -> None:
     assert parse_layer_frequency(text, "f") == expected
 
 
@@ -76,12 +77,12 @@ def test_known_forms(text, expected):
         ")",
     ],
 )
-def test_everything_else_is_refused(text):
+def test_everything_else_is_refused(text: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_layer_frequency(text, "model.moe_layer_freq")
     assert caught.value.code == "bad-layer-frequency"
 
 
-def test_an_integer_marks_every_nth_layer():
+def test_an_integer_marks_every_nth_layer() -> None:
     assert layer_kinds(2, 5) == (1, 0, 1, 0, 1)
     assert layer_kinds((0, 1), 2) == (0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,11 @@ BASE = (
 )
 
 
-def read(text: str, *overrides: str):
+def read(text: str, *overrides: str) -> Any:
     return load("-", *overrides, stdin=textwrap.dedent(text).encode())
 
 
-def args(extra: str = ""):
+def args(extra: str = "") -> Any:
     return read(f"{BASE} {extra}\n")
 
 
@@ -32,7 +33,7 @@ def refused(text: str) -> ConfigError:
     return caught.value
 
 
-def test_the_example_script():
+def test_the_example_script() -> None:
     job = load(str(EXAMPLES / "llama3-8b.sh"))
     assert (job.identity.format, job.identity.entry_point) == ("megatron-args", "megatron-lm")
     model = job.model
@@ -81,7 +82,7 @@ SLURM = r"""
     """
 
 
-def test_a_slurm_script_with_nested_command():
+def test_a_slurm_script_with_nested_command() -> None:
     job = read(SLURM)
     assert job.model.num_layers == 24
     assert job.train.micro_batch_size == 4
@@ -92,7 +93,7 @@ def test_a_slurm_script_with_nested_command():
     assert job.hardware.num_gpus == 32
 
 
-def test_conditions_that_only_the_shell_can_judge_are_said():
+def test_conditions_that_only_the_shell_can_judge_are_said() -> None:
     job = read(
         f"""
         TP=1
@@ -104,7 +105,7 @@ def test_conditions_that_only_the_shell_can_judge_are_said():
     assert any("condition" in item.text for item in job.assumptions)
 
 
-def test_a_value_from_outside_is_refused_only_when_it_matters():
+def test_a_value_from_outside_is_refused_only_when_it_matters() -> None:
     text = f"python pretrain_gpt.py {BASE} --data-path $1 --tensor-model-parallel-size $TP\n"
     error = refused(text)
     assert error.code == "unresolved-variable"
@@ -113,7 +114,7 @@ def test_a_value_from_outside_is_refused_only_when_it_matters():
     assert read(text, "model.tensor_model_parallel_size=2").model.tensor_model_parallel_size == 2
 
 
-def test_words_quotes_and_expansions():
+def test_words_quotes_and_expansions() -> None:
     job = read(
         r"""
         A=(--num-layers 4 --hidden-size=512)
@@ -130,7 +131,7 @@ def test_words_quotes_and_expansions():
     assert job.hardware.num_gpus == 16
 
 
-def test_one_flag_per_line_is_one_argument_list():
+def test_one_flag_per_line_is_one_argument_list() -> None:
     assert read(BASE.replace(" --", "\n--") + "\n").model.hidden_size == 512
 
 
@@ -229,7 +230,7 @@ def test_one_flag_per_line_is_one_argument_list():
         ("--lr 1e-4 --exit-duration-in-mins 5", lambda job: job.unmodelled["optimizer.lr"] == 1e-4),
     ],
 )
-def test_flags_and_what_megatron_sets_beside_them(extra, read_back):
+def test_flags_and_what_megatron_sets_beside_them(extra: Any, read_back: Any) -> None:
     assert read_back(args(extra))
 
 
@@ -249,7 +250,7 @@ def test_flags_and_what_megatron_sets_beside_them(extra, read_back):
         ),
     ],
 )
-def test_what_megatron_would_refuse(extra, code, hint):
+def test_what_megatron_would_refuse(extra: Any, code: Any, hint: Any) -> None:
     error = refused(f"{BASE} {extra}\n")
     assert error.code == code
     assert hint in error.hint
@@ -265,7 +266,7 @@ def test_what_megatron_would_refuse(extra, code, hint):
         ("A=(a b c d)\n" + 'A+=("${A[@]}")\n' * 40 + f"{BASE}\n", "shell-limit"),
     ],
 )
-def test_scripts_that_cannot_be_read(text, code):
+def test_scripts_that_cannot_be_read(text: Any, code: Any) -> None:
     assert refused(text).code == code
 
 
@@ -292,7 +293,7 @@ MODEL_ARGS = """\
     """
 
 
-def test_model_args_yaml():
+def test_model_args_yaml() -> None:
     text = MODEL_ARGS.replace('"[moe_act layernorm]"', "moe_act layernorm")
     job = read(text)
     assert job.identity.format == "megatron-model-args"
@@ -304,5 +305,5 @@ def test_model_args_yaml():
     assert job.given["model.num_layers"] == "-:6"
 
 
-def test_model_args_must_be_a_mapping():
+def test_model_args_must_be_a_mapping() -> None:
     assert refused("MODEL_ARGS: [--num-layers]\n").code == "wrong-type"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recompute.config.load import load
@@ -18,11 +20,11 @@ from recompute.errors import ConfigError
 BASE = "model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, vocab_size: 1000}\n"
 
 
-def job(*overrides: str):
+def job(*overrides: str) -> Any:
     return load("-", *overrides, stdin=BASE.encode())
 
 
-def changed(before, revision: str = "0.19"):
+def changed(before: Any, revision: str = "0.19") -> Any:
     after = normalize(before, Revision(revision))
     return {change.field: change.after for change in after.changes}, after
 
@@ -90,7 +92,7 @@ def changed(before, revision: str = "0.19"):
         ),
     ],
 )
-def test_what_is_filled_in(overrides, field, after):
+def test_what_is_filled_in(overrides: Any, field: Any, after: Any) -> None:
     changes, normal = changed(job(*overrides))
     assert changes[field] == after
     section, _, name = field.partition(".")
@@ -122,17 +124,17 @@ def test_what_is_filled_in(overrides, field, after):
         ),
     ],
 )
-def test_what_is_left_alone(overrides, revision, field):
+def test_what_is_left_alone(overrides: Any, revision: Any, field: Any) -> None:
     changes, _ = changed(job(*overrides), revision)
     assert field not in changes
 
 
-def test_offloaded_weights_were_on_by_default_up_to_0_14():
+def test_offloaded_weights_were_on_by_default_up_to_0_14() -> None:
     before = job("model.cpu_offloading=true", "model.cpu_offloading_num_layers=1")
     assert changed(before, "0.14")[1].model.cpu_offloading_weights
 
 
-def test_moe_layer_recompute_is_the_label_moe_from_0_12_on():
+def test_moe_layer_recompute_is_the_label_moe_from_0_12_on() -> None:
     before = job("model.moe_layer_recompute=true", "model.num_moe_experts=4")
     model = changed(before)[1].model
     assert (model.recompute_granularity, model.recompute_modules) == (
@@ -148,12 +150,12 @@ def test_moe_layer_recompute_is_the_label_moe_from_0_12_on():
     assert changed(full)[1].model.recompute_granularity == "full"
 
 
-def test_normalizing_twice_changes_nothing():
+def test_normalizing_twice_changes_nothing() -> None:
     once = normalize(job("model.tensor_model_parallel_size=4", "comm_overlap.tp_comm_overlap=true"))
     assert normalize(once) == once
 
 
-def test_parallel_sizes_that_default_to_one_are_listed():
+def test_parallel_sizes_that_default_to_one_are_listed() -> None:
     ids = {item.id for item in normalize(job("model.tensor_model_parallel_size=1")).assumptions}
     assert "default:model.pipeline_model_parallel_size" in ids
     assert "default:model.tensor_model_parallel_size" not in ids
@@ -176,33 +178,33 @@ def test_parallel_sizes_that_default_to_one_are_listed():
         ("d98e8a64ddf34856e74b24714e3bedb2f5a39553", "main"),
     ],
 )
-def test_versions_mean_revisions(text, name):
+def test_versions_mean_revisions(text: Any, name: Any) -> None:
     assert parse_revision(text).name == name
 
 
 @pytest.mark.parametrize(
     "text", ["0.21.0", "1.0", "0.7.0", "latest", "", "abcdef12", "0.1", "0.19; rm", "0.x"]
 )
-def test_unknown_versions_are_never_guessed(text):
+def test_unknown_versions_are_never_guessed(text: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_revision(text)
     assert caught.value.code == "unknown-revision"
 
 
-def test_yaml_cuts_0_10_short_and_the_hint_says_so():
+def test_yaml_cuts_0_10_short_and_the_hint_says_so() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_revision("0.1")
     assert "quotes" in caught.value.hint
 
 
-def test_bridge_versions_mean_what_they_pin():
+def test_bridge_versions_mean_what_they_pin() -> None:
     assert {parse_bridge_version(name).name for name in BRIDGE_PINS} <= set(NAMES)
     assert parse_bridge_version("v0.4.2").name == "0.17"
     with pytest.raises(ConfigError):
         parse_bridge_version("0.9.0")
 
 
-def test_the_job_names_its_revision():
+def test_the_job_names_its_revision() -> None:
     assert revision_of(job())[0].name == "0.19"
     assert revision_of(job())[1] is not None
     assert revision_of(job("framework.megatron_core='0.16.1'")) == (Revision("0.16"), None)

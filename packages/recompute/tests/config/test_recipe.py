@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recompute.config.load import load
@@ -17,7 +19,7 @@ BROKEN = {
 """Recipes whose layout has 16 cells on 4 ranks with 2 chunks each: Megatron Core refuses them too."""
 
 
-def test_every_recipe_can_be_read():
+def test_every_recipe_can_be_read() -> None:
     names = recipe_names()
     assert len(names) > 700
     for name in names:
@@ -29,7 +31,7 @@ def test_every_recipe_can_be_read():
             assert normalize(load(f"recipe:{name}")).model.recompute_modules is not None
 
 
-def test_the_recompute_settings_of_the_catalogue():
+def test_the_recompute_settings_of_the_catalogue() -> None:
     """A separate reading of the recipes, blind to ``if``, counts 37 full and 110 selective settings."""
     entries = {name: text for name, text in _catalogue().items() if "same_as" not in text}
     jobs = {name: load(f"recipe:{name}") for name in entries if name not in BROKEN}
@@ -118,12 +120,12 @@ def test_the_recompute_settings_of_the_catalogue():
         ),
     ],
 )
-def test_recipes_that_were_read_by_hand(name, expected):
+def test_recipes_that_were_read_by_hand(name: Any, expected: Any) -> None:
     model = load(f"recipe:{name}").model
     assert {field: getattr(model, field) for field in expected} == expected
 
 
-def test_a_recipe_is_for_the_megatron_core_that_bridge_pins():
+def test_a_recipe_is_for_the_megatron_core_that_bridge_pins() -> None:
     job = load("recipe:llama3_8b_pretrain_8gpu_h100_bf16")
     revision, assumption = revision_of(job)
     assert revision.name == "pin"
@@ -132,27 +134,27 @@ def test_a_recipe_is_for_the_megatron_core_that_bridge_pins():
     assert job.hardware.num_gpus == 8
 
 
-def test_other_names_lead_to_the_same_recipe():
+def test_other_names_lead_to_the_same_recipe() -> None:
     assert (
         load("recipe:llama3_70b_pretrain_config").model
         == load("recipe:llama3_70b_pretrain_32gpu_h100_bf16").model
     )
 
 
-def test_a_recipe_without_known_sizes_says_what_is_missing():
+def test_a_recipe_without_known_sizes_says_what_is_missing() -> None:
     job = load("recipe:glm52_pretrain_192gpu_gb200_bf16")
     assert missing(job, EXPLAIN)[0] == "architecture"
     assert any("zai-org/GLM-5.2" in item.text for item in job.assumptions)
     assert job.model.recompute_granularity == "full"
 
 
-def test_a_recipe_whose_gpus_do_not_factor_leaves_the_count_open():
+def test_a_recipe_whose_gpus_do_not_factor_leaves_the_count_open() -> None:
     job = load("recipe:deepseek_v3_pretrain_64gpu_h100_bf16")
     assert job.hardware.num_gpus is None
     assert any(item.id == "recipe-gpu-count" for item in job.assumptions)
 
 
-def test_unknown_recipes_and_versions():
+def test_unknown_recipes_and_versions() -> None:
     with pytest.raises(ConfigError) as caught:
         load("recipe:llama3_8b_pretrain_8gpu_h100_bf61")
     assert caught.value.code == "unknown-recipe"
@@ -163,7 +165,7 @@ def test_unknown_recipes_and_versions():
     assert load("recipe:llama3_8b_pretrain_8gpu_h100_bf16@main").model.num_layers == 32
 
 
-def test_overrides_apply_to_recipes():
+def test_overrides_apply_to_recipes() -> None:
     job = load(
         "recipe:llama3_8b_pretrain_8gpu_h100_bf16",
         "model.recompute_granularity=selective",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ FIELDS = st.fixed_dictionaries(
 BASE = b"model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, vocab_size: 1000}\n"
 
 
-def made(fields):
+def made(fields: Any) -> Any:
     """A job with the given fields; text and lists go through the YAML reader, as a user's would."""
     from recompute.config.yaml_text import yaml_value
 
@@ -74,12 +75,12 @@ def made(fields):
     return load("-", stdin=text.encode())
 
 
-def reread(text: str):
+def reread(text: str) -> Any:
     return load("-", stdin=text.encode())
 
 
 @given(FIELDS, st.booleans())
-def test_yaml_reads_back_to_the_same_job(fields, every):
+def test_yaml_reads_back_to_the_same_job(fields: Any, every: Any) -> None:
     job = made(fields)
     assert same_job(reread(job_yaml(job, every=every)), job)
     normal = normalize(job)
@@ -88,7 +89,7 @@ def test_yaml_reads_back_to_the_same_job(fields, every):
 
 
 @given(FIELDS)
-def test_what_arguments_cannot_say_is_named(fields):
+def test_what_arguments_cannot_say_is_named(fields: Any) -> None:
     job = normalize(made(fields))
     text = megatron_arguments(job)
     unsaid = {
@@ -106,21 +107,21 @@ def test_what_arguments_cannot_say_is_named(fields):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.rpartition("/")[2])
-def test_examples_read_back(path):
+def test_examples_read_back(path: Any) -> None:
     job = normalize(load(path))
     again = normalize(reread(job_yaml(job)))
     assert same_job(again, job)
     assert again.identity.entry_point == job.identity.entry_point
 
 
-def test_the_example_script_reads_back_from_arguments():
+def test_the_example_script_reads_back_from_arguments() -> None:
     job = normalize(load(str(EXAMPLES / "llama3-8b.sh")))
     text = megatron_arguments(job)
     assert "# no flag" not in text
     assert normalize(load("-", stdin=text.encode())).model == job.model
 
 
-def test_recipes_read_back():
+def test_recipes_read_back() -> None:
     for name in recipe_names()[::29]:
         if "partial_cg_dev" in name:
             continue
@@ -130,7 +131,7 @@ def test_recipes_read_back():
             assert same_job(normalize(reread(text)), job), name
 
 
-def test_bridge_yaml_reads_back_to_the_same_model():
+def test_bridge_yaml_reads_back_to_the_same_model() -> None:
     job = normalize(load(str(EXAMPLES / "llama3-70b.yaml")))
     text = bridge_yaml(job)
     assert "_target_: torch.nn.functional.silu" in text
@@ -161,7 +162,7 @@ BEFORE = [
 
 @pytest.mark.parametrize("before", BEFORE, ids=lambda before: before[0] if before else "none")
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.label())
-def test_overrides_read_back_to_the_choice(choice, before):
+def test_overrides_read_back_to_the_choice(choice: Any, before: Any) -> None:
     job = load("-", *before, stdin=BASE)
     texts = overrides_for(choice, job)
     assert choice_of(load("-", *before, *texts["hydra"].split(), stdin=BASE)) == choice
@@ -184,7 +185,7 @@ def test_overrides_read_back_to_the_choice(choice, before):
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.label())
-def test_flags_read_back_once_the_old_ones_are_dropped(choice):
+def test_flags_read_back_once_the_old_ones_are_dropped(choice: Any) -> None:
     base = "--num-layers 4 --hidden-size 512 --num-attention-heads 8"
     job = load(
         "-",
@@ -196,7 +197,7 @@ def test_flags_read_back_once_the_old_ones_are_dropped(choice):
     assert choice_of(load("-", stdin=f"{base} {flags}\n".encode())) == choice
 
 
-def test_overrides_for_a_fresh_command_are_flags_only():
+def test_overrides_for_a_fresh_command_are_flags_only() -> None:
     job = load("-", stdin=b"--num-layers 4 --hidden-size 512 --num-attention-heads 8\n")
     text = overrides_for(selective("mlp"), job)["megatron_lm"]
     assert shlex.split(text) == [
