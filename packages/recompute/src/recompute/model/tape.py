@@ -82,6 +82,8 @@ class Op:
     """Bytes of the parameters this operation owns, in parameter dtype."""
     weights: int = 1
     """Weight matrices of one shape that :attr:`weight_bytes` covers (experts on this rank)."""
+    widths: tuple[int, int] = (0, 0)
+    """Input and output width of a linear on this rank, elements."""
     expert: bool = False
     """The parameters are routed experts': sharded and reduced over the expert groups."""
     weight_cache: int = 0
