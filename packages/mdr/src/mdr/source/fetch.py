@@ -31,20 +31,33 @@ def remote_head(location: Location, settings: Settings) -> Head:
         mdr.errors.Refusal: private-address.
     """
     env = _env(location, settings)
-    arguments = ["ls-remote", "--symref", "--quiet", "--end-of-options", location.address, "HEAD"]
+    names = ["HEAD"] if location.reach is Reach.REMOTE else []
+    arguments = ["ls-remote", "--symref", "--quiet", "--end-of-options", location.address, *names]
     out = git.run(arguments, env=env, timeout=min(120, settings.limits.fetch_timeout_seconds))
-    branch, commit = None, None
+    branch, refs = None, {}
     for line in out.decode("utf-8", "replace").splitlines():
         left, _, name = line.partition("\t")
-        if name != "HEAD":  # a branch may be called HEAD too
-            continue
-        if left.startswith("ref: "):
+        if not left.startswith("ref: "):
+            refs[name] = left
+        elif name == "HEAD":  # a branch may be called HEAD too
             branch = left.removeprefix("ref: ").removeprefix("refs/heads/")
-        else:
-            commit = left
-    if commit is None:
-        raise empty(location.address)
-    return Head(commit=commit, branch=branch)
+    if "HEAD" in refs:
+        return Head(commit=refs["HEAD"], branch=branch)
+    return _without_head(refs, location)
+
+
+def _without_head(refs: dict[str, str], location: Location) -> Head:
+    """Pick the branch of a bundle that was made without HEAD: main, master, or the only one."""
+    heads = {
+        name.removeprefix("refs/heads/"): commit
+        for name, commit in refs.items()
+        if name.startswith("refs/heads/")
+    }
+    names = ["main", "master", *(heads if len(heads) == 1 else ())]
+    for name in names:
+        if location.reach is Reach.BUNDLE and name in heads:
+            return Head(commit=heads[name], branch=name)
+    raise empty(location.address)
 
 
 def fetch(location: Location, mirror: Path, head: Head, settings: Settings) -> None:
@@ -63,7 +76,8 @@ def fetch(location: Location, mirror: Path, head: Head, settings: Settings) -> N
     env = _env(location, settings)
     if not (mirror / "HEAD").exists():
         _create(mirror, len(head.commit), limits)
-    refspec = f"+{head.commit}:{REF}" if location.reach is Reach.REMOTE else f"+HEAD:{REF}"
+    name = f"refs/heads/{head.branch}" if head.branch else "HEAD"
+    refspec = f"+{head.commit if location.reach is Reach.REMOTE else name}:{REF}"
     try:
         _fetch(location, mirror, refspec, env, limits)
     except SourceError as error:

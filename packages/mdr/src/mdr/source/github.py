@@ -110,7 +110,7 @@ def _get(url: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], 
 
     origin = urlsplit(url)[:2]
     timeout = urllib3.Timeout(total=TIMEOUT_SECONDS)
-    with urllib3.PoolManager(retries=urllib3.Retry(2, redirect=0, backoff_factor=0.2)) as pool:
+    with urllib3.PoolManager(retries=_retries()) as pool:
         for _ in range(MAX_REDIRECTS + 1):
             try:
                 answer = pool.request(
@@ -137,6 +137,15 @@ def _get(url: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], 
                 break
             url = target
     raise _odd("it redirects to another host, or too often")
+
+
+def _retries() -> Any:
+    """Try a broken connection twice more; answers, rate limits among them, are ours to read."""
+    import urllib3
+
+    return urllib3.Retry(
+        total=2, redirect=0, status=0, respect_retry_after_header=False, backoff_factor=0.2
+    )
 
 
 def _limit(status: int, fields: Mapping[str, str], now: float) -> Limited | None:
