@@ -15,7 +15,7 @@ from recompute.rules.types import SEVERITIES, Finding, Rule
 
 if TYPE_CHECKING:
     from recompute.config.choice import RecomputeChoice
-    from recompute.config.schema import JobConfig
+    from recompute.config.schema import JobConfig, ModelConfig
 
 MAX_REPAIRS: Final = 40
 """Fixes applied in a row at most; each rule's own tests show that its fix ends it."""
@@ -113,6 +113,30 @@ def repair(
     return job
 
 
+class Shown:
+    """The model section with its values as a job file writes them, for messages."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        """Return a list, null or truth value as YAML writes it, any other value as it is."""
+        return shown(getattr(self._model, name))
+
+
+def shown(value: object) -> object:
+    """Return a value as YAML writes it, where Python writes it otherwise."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(str(shown(item)) for item in value) + "]"
+    return value
+
+
 def _key(case: Case) -> tuple[str, str, str, str]:
     return case.name, case.entry, case.declared, case.effective
 
@@ -128,7 +152,7 @@ def _finding(rule: Rule, case: Case, repaired: JobConfig | None) -> Finding:
         rule=rule.id,
         severity=rule.severity,
         message=rule.message.format(
-            m=case.model, c=case, d=None if rule.detail is None else rule.detail(case)
+            m=Shown(case.model), c=case, d=None if rule.detail is None else rule.detail(case)
         ),
         fields=rule.fields,
         overrides=overrides,

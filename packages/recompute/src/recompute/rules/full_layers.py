@@ -100,7 +100,7 @@ RULES: Final[tuple[Rule, ...]] = (
         revisions=ALL,
         gate="full",
         when=lambda c: not _is_number(c),
-        message="recompute_num_layers={m.recompute_num_layers!r} must be an integer of at least 1",
+        message="recompute_num_layers={m.recompute_num_layers} must be an integer of at least 1",
         fields=("model.recompute_num_layers",),
         fix=put(recompute_num_layers=1),
         source=Source(terms=("recompute_num_layers must be between",)),

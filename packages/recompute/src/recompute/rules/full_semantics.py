@@ -292,7 +292,7 @@ RULES: Final[tuple[Rule, ...]] = (
         fields=("model.recompute_granularity",),
         source=Source(
             path="megatron/core/models/huggingface/fastconformer_model.py",
-            where="FastConformerModel.__init__",
+            where="ParakeetHuggingFaceModel.__init__",
         ),
         bad=ex(
             "0.19",

@@ -105,7 +105,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="recompute_granularity is neither full, selective nor null: Megatron refuses it",
         revisions=ALL,
         when=lambda c: c.declared == "other",
-        message="recompute_granularity={m.recompute_granularity!r} is not a granularity: Megatron "
+        message="recompute_granularity={m.recompute_granularity} is not a granularity: Megatron "
         "takes full or selective, and off is null (not the word none)",
         fields=("model.recompute_granularity",),
         fix=_real_granularity,
@@ -124,7 +124,7 @@ RULES: Final[tuple[Rule, ...]] = (
             and c.model.recompute_method is not None
             and c.model.recompute_method not in ("uniform", "block")
         ),
-        message="recompute_method={m.recompute_method!r} must be uniform or block",
+        message="recompute_method={m.recompute_method} must be uniform or block",
         fields=("model.recompute_method",),
         fix=_own_method,
         source=Source(terms=("recompute_method", "not in", "block")),

@@ -103,7 +103,7 @@ RULES: Final[tuple[Rule, ...]] = (
         revisions=_BOTH,
         gate="selective",
         when=lambda c: "mhc" in c.labels and _bad_number(c.model.mhc_recompute_layer_num),
-        message="mhc_recompute_layer_num={m.mhc_recompute_layer_num!r} must be a positive integer or "
+        message="mhc_recompute_layer_num={m.mhc_recompute_layer_num} must be a positive integer or "
         "null (the whole block)",
         fields=("model.mhc_recompute_layer_num",),
         fix=put(mhc_recompute_layer_num=None),

@@ -212,7 +212,9 @@ RULES: Final[tuple[Rule, ...]] = (
         "hybrid stack; this model has none",
         fields=("model.recompute_modules",),
         fix=drop("gdp_in_proj", "gdp_qkv"),
-        source=Source(path="megatron/core/ssm/gated_delta_product.py", where="GatedDeltaProduct"),
+        source=Source(
+            path="megatron/core/ssm/gated_delta_product.py", where="GatedDeltaProductMixer"
+        ),
         bad=ex("main", **_SELECTIVE, recompute_modules=("gdp_qkv",)),
         good=ex(
             "main",
@@ -260,7 +262,7 @@ RULES: Final[tuple[Rule, ...]] = (
         message="mlp_chunks_for_training={m.mlp_chunks_for_training} is ignored on the "
         "{c.layers.dense_mlp} layers that label mlp replays",
         fields=("model.mlp_chunks_for_training", "model.recompute_modules"),
-        source=Source(path=_LAYER, where="TransformerLayer._run_mlp"),
+        source=Source(path=_LAYER, where="TransformerLayer._forward_mlp"),
         bad=ex("0.19", **_SELECTIVE, recompute_modules=("mlp",), mlp_chunks_for_training=2),
         good=ex("0.19", **_SELECTIVE, recompute_modules=("mlp",)),
     ),

@@ -291,7 +291,7 @@ RULES: Final[tuple[Rule, ...]] = (
         fix=put(recompute_num_layers=1),
         source=Source(
             path="megatron/core/models/common/model_chunk_schedule_plan.py",
-            where="_build_recompute_segments",
+            where="TransformerModelChunkSchedulePlan._build_recompute_segments",
         ),
         bad=ex(
             "dev", **{**_FULL, "recompute_method": "block", "recompute_num_layers": 0}, **_OVERLAP
@@ -395,7 +395,7 @@ RULES: Final[tuple[Rule, ...]] = (
         fields=("ddp.megatron_fsdp_version",),
         source=Source(
             path="megatron/core/distributed/fsdp/src/megatron_fsdp/experimental/module.py",
-            where="FSDPModule",
+            where="FsdpModule",
         ),
         bad=ex(
             "pin",
