@@ -11,12 +11,26 @@ import pytest
 from registry_simulator import Simulator
 
 from mdr.cli.main import run
+from mdr.errors import SourceError
 from mdr.reference.parse import parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mdr.reference.types import Reference
+
+
+class NoHost:
+    """Stands for git hosts: tests of the client do not use a network (GitHost has its own tests)."""
+
+    name = "git host"
+    remote = False
+
+    def __init__(self, settings: object) -> None:
+        pass
+
+    def get(self, entry: object, files: object) -> dict[str, bytes]:
+        raise SourceError("git-failed", "there is no network here")
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,7 @@ def mdr(
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setattr("mdr.registry.open_registry", lambda settings: registry)
+    monkeypatch.setattr("mdr.install.sources.GitHost", NoHost)
     return Person(
         registry=registry,
         project=tmp_path / "project",

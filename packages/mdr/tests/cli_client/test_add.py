@@ -257,7 +257,7 @@ def test_a_rule_goes_only_to_agents_that_read_its_form(mdr: Person) -> None:
 def test_files_that_cannot_exist_everywhere_are_refused_by_name(mdr: Person, path: str) -> None:
     mdr.registry.add("demo", {"SKILL.md": skill_text("demo"), path: b"x"})
     error = mdr.json("add", REF, code=1)
-    assert error["code"] == "registry-answer"
+    assert error["code"] == "unportable-path"
     assert path in error["message"]
     assert mdr.tree() == {}
 

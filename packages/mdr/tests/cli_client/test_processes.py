@@ -40,8 +40,18 @@ finally:
 """
 """Runs mdr and kills it with SIGKILL before the Nth line of the modules that write."""
 
-POINTS = 20
+POINTS = 16
 NAMES = ("one", "two")
+
+
+class AnyText(str):
+    """Equal to any text, so that a failing comparison of (code, text) shows the text."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str)
 
 
 @dataclass
@@ -139,7 +149,7 @@ def test_kill_9_at_many_points_leaves_old_or_new_whole(machine: Machine) -> None
         for place, files in after.items():
             assert files in (old[place], new[place]), (point, place)
         mixed += after not in (old, new)
-        assert machine.run("-m", "mdr", "install")[0] == 0
+        assert machine.run("-m", "mdr", "install") == (0, AnyText())
         assert machine.places() == new
         assert machine.litter() == []
     assert mixed > 0  # some points lie between two swaps, so the loop did reach the dangerous part
@@ -164,7 +174,7 @@ def test_kill_9_of_a_first_install_leaves_nothing_or_all_of_a_skill(machine: Mac
         assert machine.run("-c", KILLER, str(point), "install")[0] == -signal.SIGKILL
         for place, files in machine.places().items():
             assert files in ({}, new[place]), (point, place)
-        assert machine.run("-m", "mdr", "install")[0] == 0
+        assert machine.run("-m", "mdr", "install") == (0, AnyText())
         assert machine.places() == new
         assert machine.litter() == []
 

@@ -66,8 +66,9 @@ def command(
         no_new_capability=if_no_new_capability,
         agree=agree,
     )
-    fetcher = workspace.fetcher()
-    moves, held = plan(workspace, entries, gate, fetcher)
+    registry = workspace.registry()
+    fetcher = workspace.fetcher_of(registry)
+    moves, held = plan(registry, entries, gate, fetcher)
     backups = apply(workspace, moves, fetcher, force=force).backups if moves else ()
     _answer(moves, held, backups, as_json=as_json)
     return 1 if any(item.refused for item in held) else 0

@@ -112,7 +112,7 @@ def prepare(
     chosen = (_usable(bare, targets) if guessed else ()) or targets
     entry = replace(bare, targets=tuple(sorted(set(chosen))))
     destinations(entry, workspace.roots)
-    fetcher = workspace.fetcher()
+    fetcher = workspace.fetcher_of(registry)
     failures = fetcher.gather([entry])
     if failures:
         raise failures[entry.identity]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mdr.errors import IntegrityError, LockError
+from mdr.errors import IntegrityError, LockError, Refusal
 from mdr.install.lock import Entry, Lock, Pin, format_lock
 from mdr.install.lock_read import parse_lock
 from mdr.reference.parse import format_reference
@@ -34,6 +34,7 @@ def entry_from(
         An entry that the strict lock reader accepts; its grade is still the registry's word.
 
     Raises:
+        mdr.errors.Refusal: unportable-path.
         mdr.errors.IntegrityError: registry-answer, when the answer is not what was asked, or could
             not be written to a lock.
     """
@@ -61,6 +62,14 @@ def entry_from(
         return parse_lock(format_lock(Lock(entries=(entry,))), "the registry's answer").entries[0]
     except (LockError, UnicodeEncodeError) as error:
         said = error.message if isinstance(error, LockError) else "a name is not valid UTF-8"
+        reason = error.data.get("reason") if isinstance(error, LockError) else None
+        if reason not in {None, "not-relative"}:
+            raise Refusal(
+                "unportable-path",
+                f"{entry.ref} has a file that cannot exist on every system: {said}",
+                hint="ask the author to rename it; a lock that installs on one system only is none",
+                data={"ref": entry.ref, "reason": reason},
+            ) from error
         raise _answer(entry.ref, said) from error
 
 

@@ -51,9 +51,7 @@ def graded(entry: Entry, result: AuditResult) -> Entry:
     return replace(entry, grade=result.grade, ruleset=result.ruleset)
 
 
-def document(
-    entry: Entry, result: AuditResult, read: Callable[[Sha256], bytes]
-) -> dict[str, Any]:
+def document(entry: Entry, result: AuditResult, read: Callable[[Sha256], bytes]) -> dict[str, Any]:
     """Write the AUDIT document, with specification and folder where the artifact is a skill.
 
     Args:

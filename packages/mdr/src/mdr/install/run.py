@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mdr.errors import PolicyError
@@ -33,12 +32,8 @@ def install_from_lock(
         mdr.errors.StoreError: The disk failed.
     """
     policy = workspace.policy()
-    settings = workspace.settings
-    if frozen:
-        settings = replace(settings, index_on_demand=False)
-    fetcher = replace(workspace, settings=settings).fetcher(
-        offline=offline, progress=progress_line("fetching")
-    )
+    progress = progress_line("fetching")
+    fetcher = workspace.fetcher(offline=offline, frozen=frozen, progress=progress)
     lock = workspace.lock()
     with workspace.held(lock.entries):
         lock = workspace.lock()
@@ -46,7 +41,10 @@ def install_from_lock(
         if refused:
             return Report(failed=refused)
         request = Request(
-            entries=lock.entries, roots=workspace.roots, data=settings.data, force=force
+            entries=lock.entries,
+            roots=workspace.roots,
+            data=workspace.settings.data,
+            force=force,
         )
         return install(request, fetcher, _regrade)
 

@@ -1,8 +1,4 @@
-"""The places that bytes come from: cache, registry, git host. All behind one small protocol.
-
-The git host is asked through the local registry, which fetches the repository with the hardened git of
-:mod:`mdr.source`, keeps it, and answers by hash; so a fetch is never written twice.
-"""
+"""The places that bytes come from: cache, registry, git host. All behind one small protocol."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mdr.errors import MdrError, StoreError
 from mdr.install.candidate import reference_to
+from mdr.install.git_host import GitHost
 from mdr.reference.types import Label
 from mdr.store.files import FileBlobStore
 
@@ -72,16 +69,15 @@ class RegistrySource:
 
 
 @dataclass(slots=True, kw_only=True)
-class HostSource:
-    """The git host of an entry: its repository is fetched and read at the locked commit."""
+class LookupSource:
+    """The last resort of an install that is not frozen: have the local registry index the repository."""
 
     open: Callable[[], Registry]
-    """Opens the local registry with indexing on demand allowed."""
-    name: str = "git host"
+    name: str = "index"
     remote: bool = False
 
     def get(self, entry: Entry, files: Sequence[FileEntry]) -> Mapping[Sha256, bytes]:
-        """Fetch the repository and return what it holds of the files.
+        """Resolve the locked label, which indexes its repository, and return what is held then.
 
         Raises:
             mdr.errors.MdrError: not-found, or what the fetch said.
@@ -92,25 +88,31 @@ class HostSource:
         return {digest: data for digest, data in found if data is not None}
 
 
-def blob_sources(settings: Settings, *, offline: bool) -> tuple[BlobSource, ...]:
-    """Return the places to ask, nearest first.
+def blob_sources(
+    settings: Settings, *, offline: bool = False, frozen: bool = False
+) -> tuple[BlobSource, ...]:
+    """Return the places to ask for locked bytes, nearest first.
 
     Args:
         settings: Where data and registry are.
         offline: Only this machine: the cache, and a registry that is a folder here.
+        frozen: Never look a reference up.
     """
     from mdr.registry import open_registry
 
-    local = replace(settings, registry=None)
     sources: list[BlobSource] = [CacheSource(settings.data)]
     if settings.registry is not None:
         is_remote = not settings.registry.startswith("file:")
         if not (offline and is_remote):
-            sources.append(
-                RegistrySource(
-                    name="registry", remote=is_remote, open=lambda: open_registry(settings)
-                )
-            )
-    if not offline and settings.index_on_demand:
-        sources.append(HostSource(open=lambda: open_registry(local)))
+            sources.append(registry_source(lambda: open_registry(settings), remote=is_remote))
+    if not offline:
+        sources.append(GitHost(settings))
+        if not frozen and settings.index_on_demand:
+            local = replace(settings, registry=None)
+            sources.append(LookupSource(open=lambda: open_registry(local)))
     return tuple(sources)
+
+
+def registry_source(open_it: Callable[[], Registry], *, remote: bool) -> RegistrySource:
+    """Wrap a registry as a source of bytes."""
+    return RegistrySource(name="registry", remote=remote, open=open_it)

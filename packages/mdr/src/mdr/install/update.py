@@ -62,14 +62,13 @@ class Gate:
 
 
 def plan(
-    workspace: Workspace, entries: Sequence[Entry], gate: Gate, fetcher: Fetcher
+    registry: Registry, entries: Sequence[Entry], gate: Gate, fetcher: Fetcher
 ) -> tuple[tuple[Move, ...], tuple[Held, ...]]:
     """Find out which entries move. Nothing is written.
 
     Raises:
         mdr.errors.MdrError: The registry or a host failed, or bytes were not what they should be.
     """
-    registry = workspace.registry()
     moves: list[Move] = []
     held: list[Held] = []
     for entry in entries:

@@ -15,7 +15,7 @@ from mdr.install.fetch import Fetcher
 from mdr.install.lock import LOCK_NAME, Entry, Lock, Scope, write_lock
 from mdr.install.lock_read import read_lock, read_lock_if_present
 from mdr.install.policy import Policy, read_policy
-from mdr.install.sources import CacheSource, blob_sources
+from mdr.install.sources import CacheSource, blob_sources, registry_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,13 +66,19 @@ class Workspace:
 
         return open_registry(self.settings)
 
-    def fetcher(self, *, offline: bool = False, progress: Progress | None = None) -> Fetcher:
-        """Return a fetcher over cache, registry and git host."""
-        return Fetcher(
-            blob_sources(self.settings, offline=offline),
-            keep=CacheSource(self.settings.data).keep,
-            progress=progress,
-        )
+    def fetcher(
+        self, *, offline: bool = False, frozen: bool = False, progress: Progress | None = None
+    ) -> Fetcher:
+        """Return a fetcher for locked bytes: cache, registry, git host."""
+        sources = blob_sources(self.settings, offline=offline, frozen=frozen)
+        return Fetcher(sources, keep=CacheSource(self.settings.data).keep, progress=progress)
+
+    def fetcher_of(self, registry: Registry) -> Fetcher:
+        """Return a fetcher for what ``registry`` has just resolved: cache, then that registry."""
+        is_remote = not (self.settings.registry or "file:").startswith("file:")
+        cache = CacheSource(self.settings.data)
+        sources = (cache, registry_source(lambda: registry, remote=is_remote))
+        return Fetcher(sources, keep=cache.keep)
 
     @contextmanager
     def held(self, entries: Iterable[Entry]) -> Iterator[None]:
