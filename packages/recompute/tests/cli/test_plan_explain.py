@@ -196,3 +196,14 @@ def test_bad_tables_are_exit_two(job: str, arguments: tuple[str, ...], code: str
 
 def test_a_table_in_which_nothing_fits_is_exit_one(job: str) -> None:
     assert run("plan", job, "--budget", "1MB,2MB").returncode == 1
+
+
+def test_the_joint_search_prints_layouts_that_can_be_pasted(job: str) -> None:
+    arguments = ("plan", job, "hardware.num_gpus=4", "--budget", "60GiB")
+    document = answer(run(*arguments, "--joint", "--top", "2", "--json"))
+    assert len(document["rows"]) == 2
+    pasted = document["rows"][0]["changes"]
+    again = answer(run(*arguments, *pasted, "--json"))
+    assert again["predicted"] == document["rows"][0]["outcome"]["predicted"]
+    assert run(*arguments, "--joint").returncode == 0
+    assert run("plan", job, "--budget", "60GiB", "--joint").returncode == 2

@@ -31,6 +31,12 @@ import click
 @click.option(
     "--margin", metavar="SIZE|FRACTION", help="Keep this much of the budget free: 2GiB, 0.05, 5%."
 )
+@click.option(
+    "--joint",
+    "is_joint",
+    is_flag=True,
+    help="Search TP, PP, VPP, CP, EP and micro-batch too, for hardware.num_gpus.",
+)
 @click.option("--per-layer", is_flag=True, help="Also mix boundaries over layers and stages.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="List the best N choices.")
 @click.option(
@@ -47,6 +53,7 @@ def command(  # noqa: PLR0917 - click passes by name
     gpu: str | None,
     sweeps: tuple[str, ...],
     margin: str | None,
+    is_joint: bool,
     per_layer: bool,
     top: int | None,
     mcore: str | None,
@@ -59,6 +66,13 @@ def command(  # noqa: PLR0917 - click passes by name
     section.field=value. The memory to fit is --budget (compared with allocated bytes), or that of --gpu
     or hardware.gpu (compared with what the allocator will reserve). Exit code 1: nothing fits.
     """
+    from recompute.cli.reading import read_job
+
+    if is_joint:
+        from recompute.cli.plan_joint import print_joint
+
+        config = read_job(job, overrides, mcore=mcore)
+        ctx.exit(print_joint(config, budget, gpu, margin, top or 10, as_json=as_json))
     from recompute.cli import plan_table
 
     if plan_table.asks_for_table(budget, gpu, sweeps):
@@ -74,7 +88,6 @@ def command(  # noqa: PLR0917 - click passes by name
             as_json=as_json,
         )
         ctx.exit(plan_table.print_table(options))
-    from recompute.cli.reading import read_job
     from recompute.search.plan import plan
     from recompute.search.types import Status
 

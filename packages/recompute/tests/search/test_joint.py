@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from recompute.errors import ConfigError
+from recompute.report.joint_report import joint_document, joint_text
+from recompute.search.joint import Layout, at_layout, joint
+from recompute.search.plan import plan
+from recompute.units import GIB
+
+from .fakes import small_job
+
+JOB = small_job(
+    num_layers=8,
+    hidden_size=4096,
+    num_attention_heads=32,
+    ffn_hidden_size=14336,
+    **{"hardware.num_gpus": 8, "train.global_batch_size": 32},
+)
+EVERYTHING = 100_000
+
+
+@pytest.mark.parametrize("budget", [5 * GIB, 12 * GIB, 60 * GIB])
+def test_pruned_and_unpruned_searches_agree(budget: int) -> None:
+    whole = joint(JOB, budget, top=EVERYTHING)
+    pruned = joint(JOB, budget, top=5)
+    assert pruned.rows == whole.rows[:5]
+    assert pruned.layouts == whole.layouts
+    assert pruned.predicted <= whole.predicted
+
+
+def test_pruning_leaves_layouts_out() -> None:
+    assert joint(JOB, 60 * GIB, top=3).predicted < joint(JOB, 60 * GIB, top=EVERYTHING).predicted
+
+
+def test_each_row_is_what_plan_says_of_that_layout() -> None:
+    for row in joint(JOB, 12 * GIB, top=5).rows:
+        answer = plan(at_layout(JOB, row.layout), 12 * GIB)
+        assert answer.chosen is not None
+        assert answer.chosen.choice == row.outcome.choice
+        assert answer.tokens_per_second == pytest.approx(row.tokens_per_second)
+
+
+def test_rows_are_fastest_first_and_fit() -> None:
+    rows = joint(JOB, 12 * GIB).rows
+    assert rows
+    seconds = [row.step_seconds for row in rows]
+    assert seconds == sorted(seconds)
+    assert all(row.outcome.peak_bytes <= 12 * GIB for row in rows)
+
+
+def test_nothing_fits_is_an_answer() -> None:
+    answer = joint(JOB, GIB // 4)
+    assert not answer.rows
+    assert answer.too_large == answer.layouts
+    assert joint_text(answer).startswith("no layout fits")
+
+
+def test_layers_that_do_not_divide_get_a_short_last_stage() -> None:
+    job = replace(JOB, model=replace(JOB.model, num_layers=7))
+    found = joint(job, 60 * GIB, top=EVERYTHING).rows
+    assert {row.layout.last for row in found if row.layout.pp == 2} == {3}
+    assert {row.layout.last for row in found if row.layout.pp == 1} == {0}
+
+
+def test_what_is_needed_is_said() -> None:
+    for section, field in (("hardware", "num_gpus"), ("train", "global_batch_size")):
+        job = small_job(**{"hardware.num_gpus": 8, f"{section}.{field}": None})
+        with pytest.raises(ConfigError) as caught:
+            joint(job, GIB)
+        assert f"{section}.{field}" in caught.value.hint
+
+
+def test_the_document_can_be_pasted() -> None:
+    document = joint_document(JOB, joint(JOB, 60 * GIB, top=2))
+    assert document["schema"] == "recompute.joint/1"
+    assert len(document["rows"]) == 2
+    layout = Layout(tp=2, pp=4, vpp=2, cp=1, ep=1, mbs=1)
+    assert "model.sequence_parallel=true" in layout.changes()
+    assert "model.virtual_pipeline_model_parallel_size=2" in layout.changes()
