@@ -139,6 +139,7 @@ def _linear(
         writes=(Tensor(name=target, size=counts.padded * outputs * shape.act),),
         saves=(source,),
         weight_bytes=shape.local_experts * (inputs * outputs + bias) * shape.act,
+        weights=shape.local_experts,
         widths=(inputs, outputs),
         expert=True,
         flops=2 * counts.padded * inputs * outputs,
