@@ -199,7 +199,8 @@ def test_a_table_in_which_nothing_fits_is_exit_one(job: str) -> None:
 
 
 def test_the_joint_search_prints_layouts_that_can_be_pasted(job: str) -> None:
-    arguments = ("plan", job, "hardware.num_gpus=4", "--budget", "60GiB")
+    sizes = ("hardware.num_gpus=4", "train.global_batch_size=32")
+    arguments = ("plan", job, *sizes, "--budget", "60GiB")
     document = answer(run(*arguments, "--joint", "--top", "2", "--json"))
     assert len(document["rows"]) == 2
     pasted = document["rows"][0]["changes"]
