@@ -127,6 +127,16 @@ class Case:
         return bool(self.model.hybrid_override_pattern or self.model.is_hybrid_model)
 
     @property
+    def published(self) -> bool:
+        """Whether the job is a published recipe, of which only what its source shows is known."""
+        return self.job.identity.format == "recipe"
+
+    @property
+    def known_model(self) -> bool:
+        """Whether the architecture is known: a recipe may leave it to a model hub."""
+        return not self.published or self.layers.total > 0
+
+    @property
     def quantized(self) -> bool:
         """Whether fp8 or fp4 is on."""
         return bool(self.model.fp8 or self.model.fp4)

@@ -39,7 +39,9 @@ RULES: Final[tuple[Rule, ...]] = (
         title="graph implementation and regions that no job can have: Megatron refuses them",
         revisions=since("0.16"),
         when=lambda c: (
-            (c.graph != "none" or c.model.cuda_graph_scope is not None) and problem(c) is not None
+            (c.graph != "none" or c.model.cuda_graph_scope is not None)
+            and c.known_model
+            and problem(c) is not None
         ),
         message="cuda_graph_impl={m.cuda_graph_impl}, cuda_graph_scope={m.cuda_graph_scope}, "
         "cuda_graph_modules={m.cuda_graph_modules}: {d}",
@@ -251,6 +253,7 @@ RULES: Final[tuple[Rule, ...]] = (
             and c.model.attention_dropout != 0
             and "core_attn" in c.labels
             and captured(c, "attn")
+            and c.known_model
         ),
         message="attention_dropout={m.attention_dropout} (the default is 0.1) cannot be replayed "
         "inside a captured graph, and core_attn is inside this one",
@@ -273,6 +276,7 @@ RULES: Final[tuple[Rule, ...]] = (
         when=lambda c: (
             c.graph != "none"
             and c.model.hidden_dropout != 0
+            and c.known_model
             and (
                 ("mlp" in c.labels and captured(c, "mlp"))
                 or ("moe" in c.labels and captured(c, "moe"))

@@ -261,7 +261,9 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="never",
         title="labels without a granularity: accepted, nothing is recomputed, names not checked",
         revisions=since("0.12"),
-        when=lambda c: c.effective == "none" and bool(names_of(c.model.recompute_modules)),
+        when=lambda c: (
+            c.effective == "none" and not c.published and bool(names_of(c.model.recompute_modules))
+        ),
         message="recompute_modules={m.recompute_modules} is read only with selective; "
         "recompute_granularity is not set, so nothing is recomputed",
         fields=("model.recompute_granularity", "model.recompute_modules"),
@@ -278,7 +280,11 @@ RULES: Final[tuple[Rule, ...]] = (
         revisions=ALL,
         when=lambda c: (
             c.effective == "none"
-            and (c.model.recompute_method is not None or c.model.recompute_num_layers is not None)
+            and (
+                c.model.recompute_method is not None
+                or c.model.recompute_num_layers is not None
+                or (c.published and bool(names_of(c.model.recompute_modules)))
+            )
         ),
         message="recompute_method={m.recompute_method} and recompute_num_layers="
         "{m.recompute_num_layers} are read only with a granularity; recompute_granularity is not "

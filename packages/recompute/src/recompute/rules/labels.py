@@ -258,7 +258,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="moe_act without grouped GEMM: Megatron refuses it, dense models included",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=lambda c: "moe_act" in c.labels and not c.model.moe_grouped_gemm,
+        when=lambda c: "moe_act" in c.labels and not c.model.moe_grouped_gemm and c.known_model,
         message="moe_act lives in the grouped expert MLP; moe_grouped_gemm={m.moe_grouped_gemm} with "
         "num_moe_experts={m.num_moe_experts}",
         fields=("model.recompute_modules", "model.moe_grouped_gemm"),
@@ -284,7 +284,9 @@ RULES: Final[tuple[Rule, ...]] = (
         title="mla_up_proj without multi-latent attention: Megatron refuses it",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=lambda c: "mla_up_proj" in c.labels and not c.model.multi_latent_attention,
+        when=lambda c: (
+            "mla_up_proj" in c.labels and not c.model.multi_latent_attention and c.known_model
+        ),
         message="mla_up_proj needs multi_latent_attention; this model has standard attention",
         fields=("model.recompute_modules", "model.multi_latent_attention"),
         fix=drop("mla_up_proj"),
@@ -304,7 +306,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="gdn_norm_out on a model without gated delta net: Megatron refuses it",
         revisions=since("0.19"),
         gate="declared-selective",
-        when=lambda c: "gdn_norm_out" in c.labels and not _is_gdn(c),
+        when=lambda c: "gdn_norm_out" in c.labels and not _is_gdn(c) and c.known_model,
         message="gdn_norm_out needs a gated delta net model; experimental_attention_variant="
         "{m.experimental_attention_variant}",
         fields=("model.recompute_modules", "model.experimental_attention_variant"),
@@ -406,8 +408,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="moe-layer-recompute-deprecated",
-        severity="warning",
-        raised="config",
+        severity="error",
+        raised="launch",
         title="moe_layer_recompute: deprecated; sets selective and adds moe (None: core_attn + moe)",
         revisions=since("0.12"),
         when=lambda c: bool(c.model.moe_layer_recompute) and c.declared in ("none", "selective"),
@@ -485,7 +487,7 @@ RULES: Final[tuple[Rule, ...]] = (
         fields=("model.moe_layer_recompute",),
         source=Source(path="megatron/core/transformer/moe/moe_layer.py", where="MoELayer.forward"),
         bad=ex("0.11", moe_layer_recompute=True, num_moe_experts=4),
-        good=ex("0.12", moe_layer_recompute=True, num_moe_experts=4),
+        good=ex("0.12", **_SELECTIVE, recompute_modules=("moe",), num_moe_experts=4),
     ),
 )
 """Rows on the label list itself and on what a label needs."""

@@ -111,7 +111,11 @@ RULES: Final[tuple[Rule, ...]] = (
         title="shared_experts without shared experts: no effect",
         revisions=since("0.14"),
         gate="selective",
-        when=lambda c: "shared_experts" in c.labels and (c.layers.moe == 0 or _shared_size(c) == 0),
+        when=lambda c: (
+            "shared_experts" in c.labels
+            and c.known_model
+            and (c.layers.moe == 0 or _shared_size(c) == 0)
+        ),
         message="shared_experts matches no layer: num_moe_experts={m.num_moe_experts}, "
         "moe_shared_expert_intermediate_size={m.moe_shared_expert_intermediate_size}",
         fields=("model.recompute_modules", "model.moe_shared_expert_intermediate_size"),

@@ -397,7 +397,9 @@ RULES: Final[tuple[Rule, ...]] = (
         title="paged stash without moe_expert_rank_capacity_factor: Megatron refuses it",
         revisions=since("0.18"),
         when=lambda c: (
-            bool(c.model.moe_paged_stash) and c.foreign("moe_expert_rank_capacity_factor") is None
+            bool(c.model.moe_paged_stash)
+            and not c.published
+            and c.foreign("moe_expert_rank_capacity_factor") is None
         ),
         message="moe_paged_stash needs moe_expert_rank_capacity_factor, which is not set",
         fields=("model.moe_paged_stash",),

@@ -217,7 +217,7 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="config",
         title="overlapped expert communication without its prerequisites: Megatron refuses it",
         revisions=since("0.14"),
-        when=lambda c: overlaps(c) and prerequisite(c) is not None,
+        when=lambda c: overlaps(c) and c.known_model and prerequisite(c) is not None,
         message="overlap_moe_expert_parallel_comm needs {d}",
         detail=prerequisite,
         fields=("model.overlap_moe_expert_parallel_comm",),
@@ -233,7 +233,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="Bridge: overlapped expert communication needs more than one expert",
         revisions=since("0.14"),
         entries=frozenset({"bridge"}),
-        when=lambda c: overlaps(c) and (c.model.num_moe_experts or 0) <= 1,
+        when=lambda c: overlaps(c) and (c.model.num_moe_experts or 0) <= 1 and c.known_model,
         message="overlap_moe_expert_parallel_comm needs more than one expert; num_moe_experts="
         "{m.num_moe_experts}",
         fields=("model.overlap_moe_expert_parallel_comm", "model.num_moe_experts"),
