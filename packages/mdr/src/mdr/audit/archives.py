@@ -74,6 +74,8 @@ def inspect(data: bytes) -> Iterator[Trouble]:
     try:
         if zipfile.is_zipfile(io.BytesIO(data)):
             yield from _zip(data)
+        elif data.startswith(b"PK"):
+            yield Trouble("archive-broken", "the directory of the archive is missing")
         else:
             yield from _tar(data)
     except (

@@ -129,7 +129,7 @@ def _open(scan: _Scan, start: int, end: int, content: bytes, column: int) -> Non
     elif content.startswith((b"#", b"|")):
         _close_paragraph(scan, start)
         _blank_spans(scan, start, end)
-    elif scan.paragraph is None:
+    elif scan.paragraph is None and near:
         scan.paragraph = start
 
 

@@ -22,7 +22,7 @@ SHELL_FENCE: Final = Rx(
 )
 FENCE_END: Final = Rx(rb"(?m)^[ \t>]*(?:`{3,}|~{3,})[ \t]*$")
 COMMAND: Final = Rx(
-    rb"(?m)(?:^|\|\|?|&&|;|\$\(|\bxargs |\bsudo )[ \t>]*(?:\$ |# |PS> |> )?[ \t]*(?:sudo |doas |env |exec |nohup |time |command )*(?:[A-Za-z_][A-Za-z0-9_]*=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s]*) +)*([A-Za-z_./~][A-Za-z0-9_.+/~-]*)(?:[ \t;|&)]|$)"
+    rb"(?m)(?:^|\|\|?|&&|;|\$\(|\bxargs |\bsudo )[ \t>]*(?:\$ |# |PS> |> )?[ \t]*(?:sudo |doas |env |exec |nohup |time |command |if |then |do |else |while |! )*(?:[A-Za-z_][A-Za-z0-9_]*=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s]*) +)*([A-Za-z_./~][A-Za-z0-9_.+/~-]*)(?:[ \t;|&)]|$)"
 )
 INLINE_COMMAND: Final = Rx(rb"`(?:\$ )?((?:[a-z][a-z0-9+_.-]*/)*[a-z][a-z0-9+_.-]*)[ \t]+[^`\n]+`")
 SHELL_WORDS: Final = frozenset(
@@ -167,8 +167,10 @@ def _commands(text: Text) -> Iterator[str]:
     while (fence := SHELL_FENCE.search(data, position)) is not None:
         end = FENCE_END.search(data, fence.end())
         stop = end.start() if end else len(data)
-        for match in COMMAND.finditer(data, fence.end(), stop):
+        here = fence.end()
+        while (match := COMMAND.search(data, here, stop)) is not None:
             yield from _program(match.group(1) or b"")
+            here = match.end(1)
         position = end.end() if end else len(data)
     for match in INLINE_COMMAND.finditer(data):
         yield from _program(match.group(1) or b"")
