@@ -402,10 +402,11 @@ class TapeRun:
         """Produce the gradient of a read tensor, or add to the one that is there."""
         target = grad_of(name)
         if self._has_grad(name):
-            self.arena.touch(0 if op.passes_grad else size)
-        elif op.grad_in_place:
-            self._share_grad(target, self.tensors[name].key)
-        elif op.passes_grad:
+            self.arena.touch(0 if op.passes_grad and name not in op.new_grads else size)
+        elif op.grad_over:
+            base = self.tensors.get(op.grad_over)
+            self._share_grad(target, base.key if base else op.grad_over)
+        elif op.passes_grad and name not in op.new_grads:
             paired = len(incoming) == len(op.reads)
             source = incoming[op.reads.index(name) if paired else 0]
             self._share_grad(target, self.grad_storage.get(source, source))

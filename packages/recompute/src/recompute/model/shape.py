@@ -62,6 +62,8 @@ class Shape:
     """Unfused permutation sorts the whole routing map (from core 0.17); before, it selects by mask."""
     norms_whole_query: bool = True
     """MLA without query compression fuses its query norm into ``linear_q_proj`` (from core 0.19)."""
+    loss_overwrites_logits: bool = False
+    """Transformer Engine's cross entropy writes the gradient over the logits (before 2.20)."""
 
     @property
     def stream_tokens(self) -> int:
@@ -147,14 +149,28 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         blackwell=(job.hardware.gpu or "").lower() in BLACKWELL,
         permutes_by_sort=_from_release(job, (0, 17)),
         norms_whole_query=_from_release(job, (0, 19)),
+        loss_overwrites_logits=not _copies_logits(job),
     )
 
 
 def _from_release(job: JobConfig, first: tuple[int, int]) -> bool:
     """Say whether the job's Megatron Core is a release or later; unknown is the newest."""
-    version = job.framework.megatron_core
-    found = re.match(r"(\d+)\.(\d+)", version) if version else None
+    return _at_least(job.framework.megatron_core, first)
+
+
+def _at_least(version: str | None, first: tuple[int, int]) -> bool:
+    found = re.match(r"(?:core_v)?(\d+)\.(\d+)", version) if version else None
     return found is None or (int(found[1]), int(found[2])) >= first
+
+
+def _copies_logits(job: JobConfig) -> bool:
+    """Say whether fused cross entropy copies the logits: Transformer Engine 2.20 and later.
+
+    Without its version, the one of Megatron Core's time is assumed: core 0.19 came with 2.20.
+    """
+    if job.framework.transformer_engine is not None:
+        return _at_least(job.framework.transformer_engine, (2, 20))
+    return _from_release(job, (0, 19))
 
 
 def expert_tensor_parallel(model: ModelConfig) -> int:

@@ -76,8 +76,10 @@ class Op:
     """Copy of the first read tensor in a narrow format that backward uses instead of it."""
     passes_grad: bool = False
     """The gradient of the output is handed on without a new allocation (views, additions)."""
-    grad_in_place: bool = False
-    """The gradient of the read tensor is written over that tensor."""
+    new_grads: tuple[str, ...] = ()
+    """Read tensors whose gradient is a new tensor although :attr:`passes_grad` holds for the rest."""
+    grad_over: str = ""
+    """Name of a saved or kept tensor that the gradient of the read tensor is written over."""
     weight_bytes: int = 0
     """Bytes of the parameters this operation owns, in parameter dtype."""
     weights: int = 1

@@ -100,24 +100,41 @@ def _position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     for side, heads in (("query", shape.heads), ("key", shape.groups)):
         size = shape.tokens * heads * shape.head_dim * shape.act
         if model.qk_layernorm:
-            ops.append(_head_norm(model, shape, side, heads, size))
+            ops += _head_norm(model, shape, side, heads, size)
         if model.position_embedding_type in ("rope", "yarn", "mrope"):
             ops.append(_rope(model, shape, side, _normed(model, side), size))
     return tuple(ops)
 
 
-def _head_norm(model: ModelConfig, shape: Shape, side: str, heads: int, size: int) -> Op:
-    """Norm over each head's channels: keeps its input and one statistic a head and token."""
-    return Op(
+def _head_norm(
+    model: ModelConfig, shape: Shape, side: str, heads: int, size: int
+) -> tuple[Op, ...]:
+    """Norm over each head's channels: keeps its input and one statistic a head and token.
+
+    A view of the mixed projection is made contiguous for it, so the copy is kept and not the
+    projection (TransformerEngine v2.20 transformer_engine/pytorch/ops/basic/rmsnorm.py).
+    """
+    is_view = side == "key" or shape.heads == shape.groups
+    source = f"{side}_contiguous" if is_view else side
+    copy = Op(
+        name=f"self_attention.{side[0]}_contiguous",
+        kind=OpClass.ELEMENTWISE,
+        reads=(side,),
+        writes=(Tensor(name=source, size=size),),
+        passes_grad=True,
+        traffic=2 * size,
+    )
+    normed = Op(
         name=f"self_attention.{side[0]}_layernorm",
         kind=OpClass.NORM,
-        reads=(side,),
+        reads=(source,),
         writes=(Tensor(name=f"{side}_normed", size=size),),
-        saves=(side,),
+        saves=(source,),
         keeps=norm_statistics(model, f"{side}_norm", shape.tokens * heads),
         weight_bytes=norm_weight(model, shape.head_dim, shape.act),
         traffic=2 * size,
     )
+    return (copy, normed) if is_view else (normed,)
 
 
 def _rope(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -> Op:

@@ -78,20 +78,28 @@ def loss_op(model: ModelConfig, shape: Shape) -> Op:
     ``native``, fused or not: the logits are copied to FP32 and exponentiated in place; that copy is
     kept, and backward turns it into the gradient and casts it (NVIDIA/Megatron-LM core_v0.19.0
     megatron/core/tensor_parallel/cross_entropy.py, megatron/core/fusions/fused_cross_entropy.py).
-    ``te``: the gradient is written over the logits in forward, nothing else is kept
-    (TransformerEngine v2.20 transformer_engine/pytorch/cross_entropy.py).
+    ``te``: up to Transformer Engine 2.19 the gradient is written over the logits in forward and
+    nothing else is kept; from 2.20 on forward keeps a copy of the logits beside them, and backward
+    writes the gradient over that copy (TransformerEngine v2.11 and v2.20
+    transformer_engine/pytorch/cross_entropy.py, ``overwrite_input``).
     """
     elements = shape.tokens * shape.vocab
     loss = Tensor(name="loss", size=shape.tokens * 4)
     statistics = 3 * shape.tokens * 4
     if model.cross_entropy_loss_fusion and model.cross_entropy_fusion_impl == "te":
+        copied = (
+            Tensor(name="loss.logits", size=elements * shape.act),
+            Tensor(name="loss.statistics", size=shape.tokens * 8),
+            Tensor(name="loss.targets", size=shape.tokens * INDEX_BYTES),
+        )
         return Op(
             name="loss",
             kind=OpClass.ELEMENTWISE,
             reads=("logits",),
             writes=(loss,),
-            saves=("logits",),
-            grad_in_place=True,
+            saves=("logits",) if shape.loss_overwrites_logits else (),
+            keeps=() if shape.loss_overwrites_logits else copied,
+            grad_over="logits" if shape.loss_overwrites_logits else "loss.logits",
             forward_workspace=statistics,
             traffic=3 * elements * shape.act,
             flops=6 * elements,

@@ -200,7 +200,7 @@ def bias_dropout_add(
         writes=(Tensor(name=target, size=shape.stream),),
         keeps=mask,
         passes_grad=True,
-        backward_workspace=elements * shape.act if dropout else 0,
+        new_grads=(source,) if dropout else (),
         traffic=3 * elements * shape.act + (elements if dropout else 0),
         flops=2 * elements,
     )
