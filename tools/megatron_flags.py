@@ -24,7 +24,7 @@ HANDWRITTEN = (
     "pretrain_vlm.py",
     "examples/multimodal/multimodal_args.py",
 )
-ROOTS = (*HANDWRITTEN, "megatron/core", "megatron/training")
+ROOTS = (*HANDWRITTEN, "megatron", "examples", "tools", "tasks")
 OLD = {"0.8": "core_v0.8.0", "0.10": "core_v0.10.0", "0.11": "core_v0.11.0"}
 NEWEST = ("dev", "main", "pin", "0.19")
 """Later entries win where revisions disagree."""
@@ -48,11 +48,27 @@ def rows(files: dict[str, str]) -> dict[str, Row]:
                     if field not in excluded:
                         for flag, row in generated(classes, klass, field):
                             found.setdefault(flag, row)
+    for name in sorted(set(files) - set(HANDWRITTEN)):
+        # Other programs of the repository: their flags are known, but say nothing about training.
+        for flag, row in written_in(files[name]):
+            found.setdefault(flag, row)
     for name in HANDWRITTEN:
-        for node in ast.walk(ast.parse(files.get(name, ""))):
-            if isinstance(node, ast.Call) and base_name(node.func) == "add_argument":
-                found.update(handwritten(node))
+        found.update(written_in(files.get(name, "")))
     return found
+
+
+def written_in(text: str) -> list[tuple[str, Row]]:
+    """Return the rows of every ``add_argument`` call of a file."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return []
+    return [
+        pair
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and base_name(node.func) == "add_argument"
+        for pair in handwritten(node).items()
+    ]
 
 
 def handwritten(node: ast.Call) -> dict[str, Row]:

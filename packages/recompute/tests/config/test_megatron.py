@@ -256,6 +256,57 @@ def test_what_megatron_would_refuse(extra: Any, code: Any, hint: Any) -> None:
     assert hint in error.hint
 
 
+CASES = r"""
+    SCALE=${SCALE:-big}
+    case "$SCALE" in
+        small|tiny) LAYERS=2
+            ;;
+        b*)
+            LAYERS=8
+            HEADS=16 ;;
+        *)
+            echo "unknown"; exit 1
+            ;;
+    esac
+    torchrun pretrain_gpt.py --num-layers $LAYERS --hidden-size 512 --num-attention-heads $HEADS
+    """
+
+
+def test_case_statements_are_followed() -> None:
+    job = read(CASES)
+    assert (job.model.num_layers, job.model.num_attention_heads) == (8, 16)
+    assert job.assumptions == ()
+    small = CASES.replace(":-big", ":-tiny").replace("$HEADS", "8")
+    assert read(small).model.num_layers == 2
+    outside = read(CASES.replace("${SCALE:-big}", "$(uname)").replace("$HEADS", "8"))
+    assert outside.model.num_layers == 2
+    assert "case" in outside.assumptions[0].text
+
+
+def test_an_array_is_split_where_it_is_not_quoted() -> None:
+    text = f'A=("--fp8-format hybrid" "--bf16")\ntorchrun t.py {BASE} '
+    assert read(text + "${A[@]}\n").model.fp8 == "hybrid"
+    assert refused(text + '"${A[@]}"\n').code == "unknown-flag"
+
+
+def test_a_file_of_arguments_to_source() -> None:
+    text = f'MODEL_ARGS=" {BASE} --num-experts 4 --moe-layer-freq ([0]*1+[1]*3) "\nOTHER=1\n'
+    job = read(text)
+    assert job.model.moe_layer_freq == (0, 1, 1, 1)
+    assert "MODEL_ARGS" in job.assumptions[0].text
+
+
+def test_what_does_not_enter_the_job_is_no_reason_to_refuse_it() -> None:
+    job = args("--step-batch-size-schedule 0:16 2.4B:320 --seed ten --load")
+    assert job.model.num_layers == 4
+
+
+def test_a_hybrid_pattern_says_how_many_layers_there_are() -> None:
+    job = read("--hybrid-layer-pattern M-M*/M --hidden-size 512 --num-attention-heads 8\n")
+    assert job.model.num_layers == 4
+    assert any(change.field == "model.num_layers" for change in job.changes)
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -303,6 +354,17 @@ def test_model_args_yaml() -> None:
     assert not job.model.sequence_parallel
     assert job.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     assert job.given["model.num_layers"] == "-:6"
+
+
+def test_model_args_repeat_flags_and_leave_values_to_the_runner() -> None:
+    text = MODEL_ARGS.replace('"[moe_act layernorm]"', "mlp")
+    job = read(
+        text + "      --num-layers: 24\n      --seed: ${REPEAT}\n      --moe-layer-freq: 1\n"
+    )
+    assert job.model.num_layers == 24
+    assert (
+        refused(text + "      --tensor-model-parallel-size: ${TP}\n").code == "unresolved-variable"
+    )
 
 
 def test_model_args_must_be_a_mapping() -> None:

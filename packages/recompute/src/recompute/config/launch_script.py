@@ -7,6 +7,7 @@ the job says so. The training command is the one with the most Megatron-LM flags
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterator
@@ -54,6 +55,8 @@ def read_launch_script(text: str, flags: Collection[str], first_line: int = 1) -
     """
     reader = _Reader(flags)
     reader.run(text, first_line, 0)
+    if reader.score == 0:
+        reader.take_variable()
     result = reader.result
     result.num_gpus = _num_gpus(reader.launcher, dict(_SBATCH.findall(text)))
     if reader.score == 0:
@@ -78,6 +81,7 @@ class _Reader:
         """Arguments that stand alone, without a program before them."""
         self.branches: list[bool | None] = []
         """One entry per open ``if``: whether its current branch runs; ``None`` when it is over."""
+        self.cases = _Cases()
 
     def run(self, text: str, first_line: int, depth: int) -> None:
         tokens = list(lex(text, first_line))
@@ -89,12 +93,13 @@ class _Reader:
                 hint="give the arguments alone",
                 data={"limit": MAX_WORDS},
             )
-        for command in _commands(tokens):
-            self._command(command, depth)
+        for command, end in _commands(tokens):
+            if not self.cases.follow(command, end, self):
+                self._command(command, depth)
 
     def _command(self, raw: list[Token], depth: int) -> None:
         raw = self._control(raw)
-        if not raw or not all(branch for branch in self.branches):
+        if not raw or not self.running():
             return
         exported = raw[0].text in {"export", "declare", "local", "readonly"}
         if exported:
@@ -115,14 +120,21 @@ class _Reader:
         if words:
             self._simple(words, depth)
 
+    def running(self) -> bool:
+        """Tell whether the branches around the current command are all taken."""
+        return all(self.branches) and self.cases.running()
+
+    def note(self, text: str) -> None:
+        """Record once what was taken for granted."""
+        if text not in self.result.notes:
+            self.result.notes.append(text)
+
     def _expand(self, token: Token) -> list[Token]:
         words = self.variables.expand(token)
         if len(words) == 1 and words[0].text == f"\ue000{unknown_name(words[0].text)}\ue001":
-            name = unknown_name(words[0].text)
-            if not token.text.startswith(('"', "'")):
-                bare = f"${name} is not set in the script; read as empty"
-                if bare not in self.result.notes and (name or "")[:1].isalpha():
-                    self.result.notes.append(bare)
+            name = unknown_name(words[0].text) or ""
+            if not token.text.startswith(('"', "'")) and name[:1].isalpha():
+                self.note(f"${name} is not set in the script; read as empty")
         return words
 
     def _control(self, raw: list[Token]) -> list[Token]:
@@ -160,7 +172,7 @@ class _Reader:
         verdict = _judge([word for word in words if word not in {"[", "]", "[[", "]]", "test"}])
         if verdict is None:
             line = raw[0].line if raw else 0
-            self.result.notes.append(f"the condition on line {line} was taken to hold")
+            self.note(f"the condition on line {line} was taken to hold")
         return verdict is not False
 
     def _exports(self, raw: list[Token], *, is_export: bool) -> None:
@@ -190,6 +202,22 @@ class _Reader:
             )
         self.variables.arrays[name] = [*base, *words]
 
+    def take_variable(self) -> None:
+        """Without a command, take the variable that holds the most flags: a file of arguments to source."""
+        texts = dict(self.variables.text)
+        best = max(texts, key=lambda name: _score(_split(texts[name]), self.flags), default=None)
+        arrays = self.variables.arrays
+        array = max(arrays, key=lambda name: _score(arrays[name], self.flags), default=None)
+        if array is not None and _score(arrays[array], self.flags) > 1:
+            self._simple(list(arrays[array]), MAX_NESTING)
+            self.note(f"the script starts nothing; its ${array} was read")
+        elif best is not None and _score(_split(texts[best]), self.flags) > 1:
+            if ".py" in texts[best]:
+                self.run(texts[best], 1, 1)
+            else:
+                self._simple(_split(texts[best]), MAX_NESTING)
+            self.note(f"the script starts nothing; its ${best} was read")
+
     def _simple(self, words: list[Token], depth: int) -> None:
         for index, word in enumerate(words[:-1]):
             nested = words[index + 1]
@@ -200,7 +228,7 @@ class _Reader:
             # A bare argument list may have one flag on each line.
             self.bare += words
             words = self.bare
-        score = sum(1 for word in words if word.text.partition("=")[0] in self.flags)
+        score = _score(words, self.flags)
         if score <= self.score:
             return
         self.score = score
@@ -209,23 +237,80 @@ class _Reader:
         self.result.arguments = words[start:]
 
 
-def _commands(tokens: list[Token]) -> Iterator[list[Token]]:
-    """Split tokens into simple commands; an array's words stay with its assignment."""
+class _Cases:
+    """The ``case`` statements around the current command."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self.patterns: list[list[str] | None] = []
+        """Alternatives collected so far; ``None`` while a body is read."""
+        self.taken: list[bool | None] = []
+        """Whether the current body runs; ``None`` once one has run."""
+
+    def running(self) -> bool:
+        """Tell whether every body around the current command runs."""
+        return all(taken is True for taken in self.taken)
+
+    def follow(self, command: list[Token], end: str, reader: _Reader) -> bool:
+        """Take in what belongs to a ``case`` itself; return whether the command did."""
+        if command and command[0].text == "case" and len(command) > 2:
+            self.values.append(reader.variables.value(command[1].text))
+            self.patterns.append([])
+            self.taken.append(False)
+            command = command[3:]
+        elif not self.values:
+            return end == ";;"
+        if command and command[0].text == "esac":
+            for stack in (self.values, self.patterns, self.taken):
+                stack.pop()
+            return True
+        patterns = self.patterns[-1]
+        if end == ";;" and not command:
+            self.patterns[-1] = []
+            self.taken[-1] = None if self.taken[-1] is not False else False
+            return True
+        if patterns is None:
+            return False
+        patterns += [reader.variables.value(token.text) for token in command]
+        if end == ")" and patterns:
+            self._enter(patterns, command, reader)
+        return True
+
+    def _enter(self, patterns: list[str], command: list[Token], reader: _Reader) -> None:
+        """Decide whether the body after the patterns runs."""
+        self.patterns[-1] = None
+        value = self.values[-1]
+        if self.taken[-1] is None:
+            return
+        if unknown_name(value) is not None:
+            line = command[0].line if command else 0
+            reader.note(f"the first branch of the case on line {line} was taken")
+            self.taken[-1] = True
+        else:
+            self.taken[-1] = any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def _commands(tokens: list[Token]) -> Iterator[tuple[list[Token], str]]:
+    """Yield simple commands with the operator that ends each; an array's words stay with it."""
     command: list[Token] = []
     rest = iter(tokens)
+    before = ""
     for token in rest:
         if not token.operator:
             command.append(token)
+            before = ""
         elif token.text == "(" and command and command[-1].text.endswith("="):
             command += [token, *_until_closed(rest)]
         elif token.text in "<>":
             _drop_redirection(command, rest)
         else:
             if command:
-                yield command
-            command = []
+                yield command, token.text
+            elif token.text == ";" == before:
+                yield [], ";;"
+            command, before = [], token.text
     if command:
-        yield command
+        yield command, ""
 
 
 def _until_closed(rest: Iterator[Token]) -> Iterator[Token]:
@@ -251,6 +336,14 @@ def _array_words(raw: list[Token]) -> list[Token] | None:
     if len(raw) < 2 or not (raw[1].operator and raw[1].text == "("):
         return None
     return [token for token in raw[2:] if not token.operator]
+
+
+def _split(text: str) -> list[Token]:
+    return [Token(text=word, line=1) for word in text.split()]
+
+
+def _score(words: list[Token], flags: Collection[str]) -> int:
+    return sum(1 for word in words if word.text.partition("=")[0] in flags)
 
 
 def _program_end(words: list[Token]) -> int:

@@ -1,9 +1,6 @@
-"""Megatron-LM arguments -> :class:`~recompute.config.draft.Draft`, with Megatron-LM's own defaults.
+"""Megatron-LM arguments by argparse name, and the fields of the job that each one gives.
 
-Two steps, as in Megatron-LM: the flags give values by argparse name (``parse_flags``), then those become
-fields of the job as ``validate_args``, ``core_transformer_config_from_args``, ``get_megatron_ddp_config`` and
-``get_megatron_optimizer_config`` would set them (``to_draft``). Where Megatron-LM sets something that nobody
-gave, the job says so in ``changes``.
+The flags give values by argparse name; :mod:`recompute.config.megatron_defaults` makes a draft of them.
 
 Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/training/arguments.py, megatron/training/argument_utils.py and
 megatron/training/training.py; the flags of 0.8 to main are in ``megatron_flags.json``
@@ -20,19 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from recompute.config.draft import Draft, Unresolved
+from recompute.config.draft import Unresolved
 from recompute.config.known import known_fields
 from recompute.config.schema import FrozenValue
 from recompute.config.section_types import kinds
 from recompute.config.shell_lexer import Token, unknown_name
 from recompute.config.yaml_source import scalar
 from recompute.errors import ConfigError
-
-ARGUMENTS: Final = "NVIDIA/Megatron-LM core_v0.19.0 megatron/training/arguments.py validate_args"
-TRANSFORMER: Final = (
-    "NVIDIA/Megatron-LM core_v0.19.0 megatron/training/argument_utils.py "
-    "core_transformer_config_from_args"
-)
 
 RENAMED: Final[Mapping[str, str]] = {
     "num_experts": "model.num_moe_experts",
@@ -94,15 +85,6 @@ GONE: Final[Mapping[str, str]] = {
 }
 """Flags on which Megatron-LM itself stops, and what it says to use instead."""
 
-IMPLIED: Final[tuple[tuple[str, FrozenValue, str], ...]] = (
-    ("gradient_accumulation_fusion", True, "model.gradient_accumulation_fusion"),
-    ("masked_softmax_fusion", True, "model.masked_softmax_fusion"),
-    ("bias_dropout_fusion", True, "model.bias_dropout_fusion"),
-    ("attention_softmax_in_fp32", False, "model.attention_softmax_in_fp32"),
-    ("check_for_nan_in_loss_and_grad", True, "ddp.check_for_nan_in_grad"),
-)
-"""Argparse name, its default, our field: where Megatron-LM's default is not the config class's own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
@@ -131,18 +113,20 @@ def parse_flags(words: Sequence[Token], path: str) -> dict[str, Given]:
         ConfigError: ``unknown-flag``, ``bad-flag`` or ``removed-flag``.
     """
     given: dict[str, Given] = {}
-    position = 0
+    position, matters = 0, True
     while position < len(words):
         word = words[position]
         position += 1
         flag, equals, attached = word.text.partition("=")
         if not flag.startswith("--"):
-            if flag and unknown_name(flag) is None and not flag.startswith("-"):
+            stray = flag and unknown_name(flag) is None and not flag.startswith("-")
+            if stray and matters:
                 raise _stray(word, path)
             continue
         if unknown_name(flag) is not None:
             continue
         row = _row(flag, word, path)
+        matters = _matters(row[0])
         values: list[Token] = [Token(text=attached, line=word.line)] if equals else []
         if not equals and row[1] != 0:
             start = position
@@ -155,6 +139,11 @@ def parse_flags(words: Sequence[Token], path: str) -> dict[str, Given]:
             value=_value(flag, row, values, word, path), where=f"{path}:{word.line}"
         )
     return given
+
+
+def _matters(name: str) -> bool:
+    """Tell whether an argument enters the job; what does not is not worth refusing a script for."""
+    return bool(targets_of(name)) or name in CONSUMED
 
 
 def _is_flag(text: str) -> bool:
@@ -206,6 +195,8 @@ def _value(
             raise _bad(flag, word, path, "takes no value")
         return row[3]
     if not values and row[1] not in ("*", "?") and row[0] != "recompute_modules":
+        if not _matters(row[0]):
+            return None
         raise _bad(flag, word, path, "needs a value")
     for value in values:
         name = unknown_name(value.text)
@@ -222,6 +213,8 @@ def _typed(flag: str, kind: str, value: Token, path: str) -> FrozenValue:
         return value.text
     number = scalar(value.text)
     if isinstance(number, bool) or not isinstance(number, int if kind == "int" else int | float):
+        if not _matters(megatron_flags()[_underscored(flag)][0]):
+            return value.text
         raise _bad(flag, value, path, f"needs a number, not {value.text[:40]!r}")
     return number
 
@@ -235,31 +228,8 @@ def _bad(flag: str, word: Token, path: str, problem: str) -> ConfigError:
     )
 
 
-def to_draft(given: Mapping[str, Given]) -> Draft:
-    """Return the fields of the job that arguments set, and what Megatron-LM sets beside them.
-
-    Args:
-        given: Values by argparse name.
-    """
-    draft = Draft()
-    for name, item in given.items():
-        for target in _targets(name):
-            section, _, field = target.partition(".")
-            draft.set(section, field, _spelling(name, item.value), item.where)
-        if name not in CONSUMED and not _targets(name) and not isinstance(item.value, Unresolved):
-            draft.set(_home(name), name, item.value, item.where)
-    arguments = _Arguments(given, draft)
-    arguments.defaults()
-    arguments.activation()
-    arguments.embeddings()
-    arguments.attention()
-    arguments.parallelism()
-    arguments.precision()
-    arguments.recompute()
-    return draft
-
-
-def _targets(name: str) -> tuple[str, ...]:
+def targets_of(name: str) -> tuple[str, ...]:
+    """Return the fields of the job that an argument gives, by its argparse name."""
     if name in RENAMED:
         extra = ("ddp.fp8_param_gather",) if name == "fp8_param_gather" else ()
         return (RENAMED[name], *extra)
@@ -269,7 +239,7 @@ def _targets(name: str) -> tuple[str, ...]:
     return tuple(f"{section}.{name}" for section in sections if name in kinds(section))
 
 
-def _home(name: str) -> str:
+def home_of(name: str) -> str:
     """Return the section that knows a field we do not model, or ``arguments``."""
     known = known_fields()
     return next(
@@ -277,14 +247,14 @@ def _home(name: str) -> str:
     )
 
 
-def _spelling(name: str, value: FrozenValue) -> FrozenValue:
+def spelling(name: str, value: FrozenValue) -> FrozenValue:
     """Return values as the config classes spell them."""
     if isinstance(value, Unresolved):
         return value
     if name == "window_size" and isinstance(value, str):
         return tuple(scalar(part.strip()) for part in value.strip("() ").split(","))
     if name in ("moe_router_load_balancing_type", "moe_aux_loss_coeff", "cp_comm_type"):
-        read = tuple(scalar(item) if isinstance(item, str) else item for item in _as_tuple(value))
+        read = tuple(scalar(item) if isinstance(item, str) else item for item in as_tuple(value))
         return read[0] if len(read) == 1 else read
     if name in ("moe_layer_freq", "linear_attention_freq", "no_rope_freq", "window_attn_skip_freq"):
         return scalar(value) if isinstance(value, str) else value
@@ -293,217 +263,6 @@ def _spelling(name: str, value: FrozenValue) -> FrozenValue:
     return value
 
 
-def _as_tuple(value: FrozenValue) -> tuple[FrozenValue, ...]:
+def as_tuple(value: FrozenValue) -> tuple[FrozenValue, ...]:
+    """Return a list as it is, and anything else as a list of one."""
     return value if isinstance(value, tuple) else (value,)
-
-
-class _Arguments:
-    """What ``validate_args`` and the builders of the config classes decide from several flags."""
-
-    def __init__(self, given: Mapping[str, Given], draft: Draft) -> None:
-        self.given = given
-        self.draft = draft
-
-    def on(self, name: str) -> bool:
-        """Tell whether a switch is on."""
-        return name in self.given and self.given[name].value is True
-
-    def off(self, name: str) -> bool:
-        """Tell whether a switch that is on by default was turned off."""
-        return name in self.given and self.given[name].value is False
-
-    def value(self, name: str) -> Any:
-        """Return a value as given, or ``None``."""
-        return self.given[name].value if name in self.given else None
-
-    def derive(self, target: str, *names: str, value: FrozenValue) -> None:
-        """Set a field that flags decide; it counts as given where the flag was."""
-        section, _, field = target.partition(".")
-        where = next((self.given[name].where for name in names if name in self.given), "derived")
-        self.draft.set(section, field, value, where)
-
-    def implied(self, target: str, why: str, source: str, *, value: FrozenValue) -> None:
-        """Set a field that no flag gives, visibly."""
-        section, _, field = target.partition(".")
-        if not self.draft.has(section, field):
-            self.draft.change(target, value, why, source)
-
-    def defaults(self) -> None:
-        """Write Megatron-LM's defaults where the config classes have others."""
-        if self.on("optimizer_cpu_offload") and "optimizer_offload_fraction" not in self.given:
-            target = "optimizer.optimizer_offload_fraction"
-            self.implied(target, "default of --optimizer-offload-fraction", ARGUMENTS, value=1.0)
-        for name, default, target in IMPLIED:
-            if name not in self.given:
-                self.implied(target, f"Megatron-LM's default of {name}", ARGUMENTS, value=default)
-        self.implied(
-            "model.persist_layer_norm",
-            "on unless --no-persist-layer-norm",
-            TRANSFORMER,
-            value=not self.on("no_persist_layer_norm"),
-        )
-        self.implied(
-            "model.deallocate_pipeline_outputs", "always on from arguments", TRANSFORMER, value=True
-        )
-
-    def activation(self) -> None:
-        """Turn --swiglu and its kind into the activation, the gate and the fusion."""
-        gated = self.on("swiglu") or self.on("quick_geglu")
-        if gated:
-            self.derive("model.gated_linear_unit", "swiglu", "quick_geglu", value=True)
-        name = {"swiglu": "silu", "quick_geglu": "quick_gelu", "squared_relu": "squared_relu"}
-        for flag, activation in name.items():
-            if self.on(flag):
-                self.derive("model.activation_func", flag, value=activation)
-        fused = not self.off("bias_swiglu_fusion" if self.on("swiglu") else "bias_gelu_fusion")
-        if not self.on("swiglu") and self.off("add_bias_linear"):
-            fused = False
-        self.implied(
-            "model.bias_activation_fusion",
-            "on unless turned off; the GELU fusion needs biases",
-            TRANSFORMER,
-            value=fused,
-        )
-        hidden = self.value("hidden_size")
-        if "ffn_hidden_size" not in self.given and isinstance(hidden, int):
-            size = int((4 * hidden * 2 / 3) / 64) * 64 if self.on("swiglu") else 4 * hidden
-            why = "two thirds of four times the hidden size, a multiple of 64" if gated else "4 x"
-            self.implied("model.ffn_hidden_size", why, ARGUMENTS, value=size)
-
-    def embeddings(self) -> None:
-        """Positions, tied weights, vocabulary."""
-        draft = self.draft
-        if self.on("use_rotary_position_embeddings"):
-            self.derive(
-                "model.position_embedding_type", "use_rotary_position_embeddings", value="rope"
-            )
-        rope = draft.get("model", "position_embedding_type", "learned_absolute") == "rope"
-        self.implied(
-            "model.apply_rope_fusion",
-            "on for rope unless --no-rope-fusion",
-            ARGUMENTS,
-            value=rope and (not self.off("apply_rope_fusion")),
-        )
-        if self.on("untie_embeddings_and_output_weights"):
-            self.derive(
-                "model.share_embeddings_and_output_weights",
-                "untie_embeddings_and_output_weights",
-                value=False,
-            )
-        if "padded_vocab_size" in self.given:
-            self.derive("model.should_pad_vocab", "padded_vocab_size", value=False)
-        elif self.value("tokenizer_type") == "NullTokenizer" and draft.has("model", "vocab_size"):
-            size = draft.get("model", "vocab_size")
-            if isinstance(size, int):
-                draft.change(
-                    "model.vocab_size",
-                    size + 1,
-                    "NullTokenizer adds an end-of-document token",
-                    "NVIDIA/Megatron-LM core_v0.19.0 megatron/core/tokenizers NullTokenizer",
-                )
-
-    def attention(self) -> None:
-        """Query groups, backend, layer spec."""
-        draft = self.draft
-        if "num_query_groups" in self.given and not self.on("group_query_attention"):
-            draft.change(
-                "model.num_query_groups",
-                None,
-                "without --group-query-attention the number of groups is ignored",
-                TRANSFORMER,
-            )
-        if self.on("use_flash_attn") and "attention_backend" not in self.given:
-            self.derive("model.attention_backend", "use_flash_attn", value="flash")
-        spec = self.value("spec")
-        if spec is not None and "local" in _as_tuple(spec):
-            self.derive("model.transformer_impl", "spec", value="local")
-
-    def parallelism(self) -> None:
-        """Virtual stages, sequence parallelism, overlap."""
-        draft = self.draft
-        chunks = self.value("num_virtual_stages_per_pipeline_rank")
-        per_chunk = self.value("num_layers_per_virtual_pipeline_stage")
-        layers = draft.get("model", "num_layers")
-        stages = draft.get("model", "pipeline_model_parallel_size", 1)
-        if isinstance(per_chunk, int) and isinstance(layers, int) and isinstance(stages, int):
-            ends = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-            total = layers + sum(draft.get("model", end) is True for end in ends)
-            chunks = _exact(total, stages, per_chunk)
-        if isinstance(chunks, int):
-            self.derive(
-                "model.virtual_pipeline_model_parallel_size",
-                "num_virtual_stages_per_pipeline_rank",
-                "num_layers_per_virtual_pipeline_stage",
-                value=chunks if chunks > 1 else None,
-            )
-        interleaved = isinstance(chunks, int) and chunks > 1
-        draft.change(
-            "model.overlap_p2p_comm",
-            interleaved and not self.off("overlap_p2p_comm"),
-            "on for the interleaved schedule only, unless turned off",
-            ARGUMENTS,
-        )
-        if (
-            self.on("sequence_parallel")
-            and draft.get("model", "tensor_model_parallel_size", 1) == 1
-        ):
-            draft.change(
-                "model.sequence_parallel",
-                after=False,
-                why="Megatron-LM turns it off without tensor parallelism",
-                source=ARGUMENTS,
-            )
-
-    def precision(self) -> None:
-        """Parameter dtype, and gradients in fp32 for bf16."""
-        for name in ("bf16", "fp16"):
-            if self.on(name):
-                self.implied("model.params_dtype", f"--{name}", ARGUMENTS, value=name)
-        if self.on("grad_reduce_in_bf16"):
-            self.derive("ddp.grad_reduce_in_fp32", "grad_reduce_in_bf16", value=False)
-        elif self.on("bf16") and self.value("main_grads_dtype") in (None, "fp32"):
-            self.implied(
-                "ddp.grad_reduce_in_fp32",
-                "bf16 accumulates and reduces gradients in fp32",
-                ARGUMENTS,
-                value=True,
-            )
-        if self.on("use_megatron_fsdp") or self.on("use_custom_fsdp"):
-            for target in ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"):
-                self.implied(target, "Megatron FSDP needs it", ARGUMENTS, value=True)
-
-    def recompute(self) -> None:
-        """--recompute-activations and --cpu-offloading-num-layers set other fields."""
-        draft = self.draft
-        if self.on("recompute_activations"):
-            draft.change(
-                "model.recompute_granularity",
-                "selective",
-                "--recompute-activations overrides --recompute-granularity",
-                ARGUMENTS,
-            )
-            draft.where["model.recompute_granularity"] = self.given["recompute_activations"].where
-        layers = self.value("cpu_offloading_num_layers")
-        if isinstance(layers, int) and layers > 0:
-            self.implied(
-                "model.cpu_offloading", "--cpu-offloading-num-layers", ARGUMENTS, value=True
-            )
-        if draft.has("model", "recompute_modules") and not draft.get("model", "recompute_modules"):
-            draft.assume(
-                "empty-modules-flag",
-                "--recompute-modules without a label means no recompute up to Megatron Core 0.15; "
-                "from 0.16 on argparse refuses it",
-            )
-
-
-def _exact(total: int, stages: int, per_chunk: int) -> int:
-    """Return the chunks per rank; Megatron-LM wants both divisions to be exact."""
-    if stages < 1 or per_chunk < 1 or total % stages or (total // stages) % per_chunk:
-        raise ConfigError(
-            "does-not-divide",
-            f"{total} layers on {stages} pipeline ranks do not divide by "
-            f"--num-layers-per-virtual-pipeline-stage {per_chunk}",
-            hint="choose a number of layers per virtual stage that divides the layers of a rank",
-            data={"layers": total, "stages": stages, "per_chunk": per_chunk},
-        )
-    return total // stages // per_chunk

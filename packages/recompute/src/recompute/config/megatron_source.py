@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from recompute.config.draft import Draft
 from recompute.config.launch_script import read_launch_script
-from recompute.config.megatron_args import megatron_flags, parse_flags, to_draft
-from recompute.config.shell_lexer import Token
+from recompute.config.megatron_args import megatron_flags, parse_flags
+from recompute.config.megatron_defaults import to_draft
+from recompute.config.shell_lexer import Token, unknown
 from recompute.config.yaml_source import YamlDocument
 from recompute.errors import ConfigError
+
+_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 
 
 def read_script(text: str, path: str) -> Draft:
@@ -57,13 +61,14 @@ def read_model_args(document: YamlDocument, path: str) -> Draft:
 
 def _words(flag: str, value: Any) -> list[str]:
     """Return a flag and its values as words: true is a switch, false and null leave it out."""
+    row = megatron_flags().get(flag)
     if value is True:
-        return [flag]
+        return [flag] if row is None or row[1] == 0 else [flag, "true"]
     if value is False or value is None:
         return []
     if isinstance(value, tuple):
         return [flag, *(str(item) for item in value)]
-    text = str(value)
-    row = megatron_flags().get(flag)
+    # The test runner fills in ${NAME}; here it is a value from outside.
+    text = _VARIABLE.sub(lambda match: unknown(match[1]), str(value))
     takes_many = row is not None and row[1] not in (0, 1)
     return [flag, *(text.split() if takes_many else [text.strip()])]

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from recompute.config.build import build
 from recompute.config.launch_script import read_launch_script
-from recompute.config.megatron_args import RENAMED, megatron_flags, parse_flags, to_draft
+from recompute.config.megatron_args import RENAMED, megatron_flags, parse_flags
+from recompute.config.megatron_defaults import to_draft
 from recompute.config.schema import FrozenValue, JobConfig, JobIdentity
 from recompute.config.section_types import kinds
 from recompute.config.yaml_text import yaml_value

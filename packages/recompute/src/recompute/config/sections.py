@@ -149,6 +149,7 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
     """
     for name, target in ALIASES.items():
         _move(draft, name, target)
+    _layers_of_pattern(draft)
     if entry_point == "bridge":
         _bridge_parallel(draft)
     spec = draft.get("model", "transformer_layer_spec")
@@ -158,6 +159,18 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
             "local",
             "model.transformer_layer_spec is the local spec",
             f"{_BRIDGE}models/gpt_provider.py",
+        )
+
+
+def _layers_of_pattern(draft: Draft) -> None:
+    """Take the number of layers from a hybrid pattern where nobody gives it."""
+    pattern = draft.get("model", "hybrid_override_pattern")
+    if isinstance(pattern, str) and draft.get("model", "num_layers") is None:
+        draft.change(
+            "model.num_layers",
+            len(pattern.partition("/")[0].replace("|", "")),
+            "one layer per symbol of the pattern",
+            "NVIDIA/Megatron-LM core_v0.19.0 megatron/training/arguments.py validate_args",
         )
 
 

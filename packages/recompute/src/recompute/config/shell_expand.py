@@ -58,7 +58,10 @@ class Variables:  # not a value: the state of a script while it is read
         match = re.fullmatch(r'"?\$\{([A-Za-z_]\w*)\[[@*]\]\}"?', raw)
         if match is None or match[1] not in self.arrays:
             return None
-        return self.arrays[match[1]]
+        words = self.arrays[match[1]]
+        if raw.startswith('"'):
+            return words
+        return [Token(text=part, line=word.line) for word in words for part in word.text.split()]
 
     def _count(self, text: str) -> str:
         self.expanded += len(text)

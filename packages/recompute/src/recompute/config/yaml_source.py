@@ -279,7 +279,8 @@ class _Reader:
     def _set_key(self, frame: _Frame, key: Any, line: int) -> None:
         if not isinstance(key, str | int | float | bool | None):
             _fail(self.path, line, "yaml-key", "a key that is not a scalar", "keys are field names")
-        if key in frame.pairs:
+        # Megatron-LM's functional tests repeat flags; there, as on a command line, the last one wins.
+        if key in frame.pairs and not str(key).startswith("--"):
             _fail(
                 self.path,
                 line,
