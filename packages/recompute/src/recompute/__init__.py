@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC: Final = {
+    "diagnose": "recompute.diagnose",
     "explain": "recompute.search.explain",
     "load": "recompute.config.load",
     "plan": "recompute.search.plan",

@@ -144,9 +144,12 @@ class Scanner:
     def _surroundings(
         buffer: bytes, start: int, end: int, budget: int, *, config: bool
     ) -> list[tuple[int, int]]:
+        positions = _hits(buffer, start, end, config=config)
+        if len(positions) * AFTER > budget:  # too much to follow: what is certain comes first
+            positions = _positions(STRONG, buffer, start, end)[: budget // AFTER] + positions
         spans: list[tuple[int, int]] = []
-        for position in _hits(buffer, start, end, config=config):
-            if spans and position < spans[-1][1] - AFTER // 2:
+        for position in positions:
+            if any(begin <= position < stop - AFTER // 2 for begin, stop in spans[-2:]):
                 continue
             spans.append(_around(position, len(buffer)))
             budget -= AFTER

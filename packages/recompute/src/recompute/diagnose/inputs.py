@@ -11,7 +11,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Final
@@ -72,6 +72,9 @@ _MAGIC: Final = (
 )
 
 
+PACKED: Final = frozenset({Format.GZIP, Format.ZSTD, Format.XZ, Format.BZIP2})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One input."""
@@ -81,6 +84,8 @@ class Source:
     format: Format
     size: int
     """Bytes on disk; 0 when unknown."""
+    packed: Format | None = None
+    """How a snapshot is compressed; a log says so in ``format``."""
 
 
 def expand(paths: tuple[str, ...]) -> tuple[Source, ...]:
@@ -156,7 +161,22 @@ def _file(path: str) -> Source:
             head = stream.read(65536)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-    return Source(path=path, format=sniff(head, path), size=status.st_size)
+    source = Source(path=path, format=sniff(head, path), size=status.st_size)
+    return _unpacked(source) if source.format in PACKED else source
+
+
+def _unpacked(source: Source) -> Source:
+    """Look inside a compressed file: a snapshot is a snapshot, everything else is read as a log."""
+    stream = open_stream(source)
+    try:
+        inside = sniff(stream.read(4096) or b"", source.path.rsplit(".", 1)[0])
+    except InputError:
+        return source  # reading it as a log names what is wrong
+    finally:
+        stream.close()
+    if inside not in {Format.PICKLE, Format.JSON_SNAPSHOT}:
+        return source
+    return replace(source, format=inside, packed=source.format)
 
 
 def _no_block(path: str, flags: int) -> int:
@@ -207,10 +227,10 @@ def open_stream(source: Source) -> IO[bytes] | Expander:
     if source.path == "-":
         return sys.stdin.buffer
     try:
-        stream = Path(source.path).open("rb", buffering=0)
+        stream = Path(source.path).open("rb", buffering=0)  # noqa: SIM115 - the caller closes it
     except (OSError, ValueError) as error:
         raise _unreadable(source.path, error) from error
-    match source.format:
+    match source.packed or source.format:
         case Format.GZIP:
             return Expander(source.path, stream, _gzip_members())
         case Format.BZIP2:

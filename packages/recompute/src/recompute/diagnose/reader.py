@@ -31,6 +31,8 @@ MAX_SERIES: Final = 4000
 MAX_LINE: Final = 16 << 10
 MAX_PENDING: Final = 12
 """Lines that one message may be wrapped over."""
+NEAR: Final = 8
+"""Lines between a traceback's last frame and a message that belongs to it."""
 PROSE_LIMIT: Final = 128 << 10
 """Bytes; a larger file is a log, not a report."""
 
@@ -67,7 +69,7 @@ _FRAMEWORKS: Final = tuple(
 )
 _HINT: Final = re.compile(
     r"rror|emory|[Oo][Oo][Mm]|NCCL|cuda|CUDA|CUBLAS|EXHAUST|Exception|bad_alloc|SIG|signal|Signal|exitcode|atchdog|imed? ?out"
-    r"|hang|retr|flush|Connection|ncclRemote|srun|Allocation on|Warning|grad|[Cc]heckpoint|recomput|[Bb]us|shm|worker|remote"
+    r"|hang|retr|flush|Connection|ncclRemote|srun|Allocation on|Warning|grad|[Cc]heckpoint|ecomput|[Bb]us|shm|worker|remote"
 )
 """Every row of the event and message tables holds one of these; a test sees to it."""
 MAX_FRAMEWORK_LINES: Final = 3000
@@ -104,13 +106,14 @@ class LogReader:
         self._iteration: int | None = None
         self._order = sum(file.lines for file in observation.files) + len(observation.files) * 10**9
         self._time: str | None = None
+        self._latest: _Stream | None = None
 
     def read(self, excerpts: Iterable[Excerpt]) -> None:
         """Read all excerpts, then finish."""
         for excerpt in excerpts:
             text = excerpt.data.decode("utf-8", "replace")
             for offset, raw in enumerate(text.split("\n")):
-                self.line(raw[:MAX_LINE], excerpt.first_line + offset)
+                self.line(_shortened(raw), excerpt.first_line + offset)
         self.finish()
 
     def line(self, raw: str, number: int) -> None:
@@ -150,6 +153,7 @@ class LogReader:
             if len(stream.frames) < MAX_FRAMES:
                 stream.frames.append(Frame(frame[1], int(frame[2]), frame[3].strip()))
                 stream.frame_lines.append(line.number)
+                self._latest = stream
             return True
         if _TRACEBACK.search(line.text) is not None:
             stream.frames, stream.frame_lines = [], []
@@ -263,17 +267,18 @@ class LogReader:
             line.text
         ) is not None:
             return False
-        return not _complete("\n".join(item.text for item in stream.pending))
+        return not _complete(" ".join(item.text.strip() for item in stream.pending))
 
     def _flush(self, stream: _Stream) -> None:
         lines, stream.pending = stream.pending, []
         row, stream.pending_row = stream.pending_row, None
         exception, stream.exception = stream.exception, ""
-        frames = tuple(stream.frames)
-        text = "\n".join(item.text for item in lines)
+        origin = self._origin(stream, lines[0])
+        frames, frame_lines = tuple(origin.frames), tuple(origin.frame_lines)
+        text = " ".join(item.text.strip() for item in lines)
         message = read_message(text)
         if row is not None and row.kind is Kind.NCCL_CONTEXT:
-            row = read_event(text.replace("\n", " ")) or row  # the last-error lines decide
+            row = read_event(text) or row  # the last-error lines decide
         place = self._place(lines[0], stream.pending_order)
         if row is not None and (
             message is None or message.numbers_known == 0 or row.kind is Kind.HOST
@@ -287,12 +292,19 @@ class LogReader:
                         message=message,
                         place=place,
                         frames=frames,
-                        frame_lines=tuple(stream.frame_lines),
+                        frame_lines=frame_lines,
                         iteration=self._iteration,
                         exception=exception,
                     )
                 )
-        stream.frames, stream.frame_lines = [], []
+        origin.frames, origin.frame_lines = [], []
+
+    def _origin(self, stream: _Stream, line: Line) -> _Stream:
+        """Return the stream whose traceback a message ends: a wrapper may drop the prefix before it."""
+        latest = self._latest
+        if stream.frames or line.prefixed or latest is None or not latest.frame_lines:
+            return stream
+        return latest if 0 < line.number - latest.frame_lines[-1] <= NEAR else stream
 
     def _counts(
         self, message: OomMessage, exception: str, frames: tuple[Frame, ...], line: Line
@@ -325,6 +337,15 @@ class LogReader:
             time=line.time,
             rank=line.rank,
         )
+
+
+def _shortened(raw: str) -> str:
+    """Cut an endless line around the first thing in it that says something."""
+    if len(raw) <= MAX_LINE:
+        return raw
+    match = HEADS.search(raw)
+    start = max(match.start() - 200, 0) if match is not None else 0
+    return raw[start : start + MAX_LINE]
 
 
 def _complete(text: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from recompute.diagnose.frames import (
     OWNERS,
@@ -37,6 +37,8 @@ class RegionRow:
     """A frame that takes the allocation out of the region."""
     scope: str = ""
     """Functions that run between the region and the tensor whose gradient starts the replay."""
+    holds: str = ""
+    """Functions whose tensors enter the region as views: a checkpoint keeps their whole storage."""
     keeps: Literal["nothing", "last", "attention"] = "nothing"
     """Which output stays because its consumer saves it."""
     passing: tuple[tuple[str, str], ...]
@@ -51,8 +53,9 @@ REGIONS: Final[tuple[RegionRow, ...]] = (
     RegionRow(
         label="core_attn",
         keeps="attention",
+        holds=r"get_query_key_value_tensors|qkv_up_proj_and_rope_apply",
         function=r"forward|_checkpointed_attention_forward|custom_forward|__call__",
-        file=r"dot_product_attention|/dsa\.py|extensions/transformer_engine\.py$|flash_attn_interface|fused_softmax",
+        file=r"dot_product_attention|/dsa\.py|flash_attn_interface|fused_softmax",
         needs=r"transformer/(?:attention|multi_latent_attention|absorbed_mla)\.py",
         not_function=r"linear_\w+|qkv_up_proj_and_rope_apply|get_query_key_value_tensors|apply_rotary\w*|_apply_linear|column_parallel\w*",
         passing=(
@@ -161,9 +164,26 @@ class Reading:
     """Bit per row of :data:`REGIONS`."""
     scopes: int
     """Bit per row: inside what still runs before the hook's tensor."""
+    holds: int
+    """Bit per row: a tensor that may enter the region as a view."""
     forward: bool
     """In a forward pass proper: no backward and no replay on the stack."""
     backward: bool
+    fused: bool
+
+
+class _FrameReading(NamedTuple):
+    """What one frame says; the masks have a bit per row of :data:`REGIONS`."""
+
+    frame: Frame
+    row: int
+    owner: Owner | None
+    region: int
+    need: int
+    drop: int
+    scope: int
+    hold: int
+    replay: bool
     fused: bool
 
 
@@ -171,9 +191,7 @@ class Classifier:
     """Reads stacks, each frame and each stack once."""
 
     def __init__(self) -> None:
-        self._frames: dict[
-            int, tuple[Frame, int, Owner | None, int, int, int, int, bool, bool]
-        ] = {}
+        self._frames: dict[int, _FrameReading] = {}
         self._stacks: dict[int, tuple[Stack, Reading]] = {}
 
     def read(self, stack: Stack) -> Reading:
@@ -186,21 +204,20 @@ class Classifier:
     def _read(self, stack: Stack) -> Reading:
         row = len(STAGES)
         owner, where = Owner.OTHER, ""
-        inside = needed = taken = scopes = 0
+        inside = needed = taken = scopes = holds = 0
         replay = fused = False
         for frame in stack:
-            _, first_row, its_owner, region, need, drop, scope, is_replay, is_fused = self._frame(
-                frame
-            )
-            row = min(row, first_row)
-            if owner is Owner.OTHER and its_owner is not None and its_owner is not Owner.AUTOGRAD:
-                owner, where = its_owner, _where(frame)
-            inside |= region & ~taken
-            needed |= need
-            taken |= drop & ~inside
-            scopes |= scope
-            replay = replay or is_replay
-            fused = fused or is_fused
+            one = self._frame(frame)
+            row = min(row, one.row)
+            if owner is Owner.OTHER and one.owner not in {None, Owner.AUTOGRAD}:
+                owner, where = one.owner or Owner.OTHER, _where(frame)
+            inside |= one.region
+            needed |= one.need
+            taken |= one.drop
+            scopes |= one.scope
+            holds |= one.hold
+            replay = replay or one.replay
+            fused = fused or one.fused
         stage = STAGES[row].stage if row < len(STAGES) else Stage.UNKNOWN
         if not where and stack:
             where = _where(stack[0])
@@ -210,16 +227,15 @@ class Classifier:
             stage=Stage.BACKWARD if not stack or (not python and stage is Stage.UNKNOWN) else stage,
             owner=owner if stack else Owner.AUTOGRAD,
             where=where,
-            regions=inside & needed,
+            regions=inside & needed & ~taken,
             scopes=scopes,
+            holds=holds,
             forward=stage in {Stage.FORWARD, Stage.LOSS} and not replay,
             backward=backward and stage not in _OPTIMIZER_STAGES,
             fused=fused,
         )
 
-    def _frame(
-        self, frame: Frame
-    ) -> tuple[Frame, int, Owner | None, int, int, int, int, bool, bool]:
+    def _frame(self, frame: Frame) -> _FrameReading:
         known = self._frames.get(id(frame))
         if known is not None:
             return known
@@ -240,7 +256,7 @@ class Classifier:
             ),
             None,
         )
-        region = need = drop = scope = 0
+        region = need = drop = scope = hold = 0
         for index, item in enumerate(_ROWS):
             bit = 1 << index
             region |= bit * (
@@ -254,7 +270,8 @@ class Classifier:
                 and item.scope.match(frame.function) is not None
                 and item.file.search(path) is not None
             )
-        value = (
+            hold |= bit * (item.holds is not None and item.holds.match(frame.function) is not None)
+        value = _FrameReading(
             frame,
             row,
             owner,
@@ -262,6 +279,7 @@ class Classifier:
             need,
             drop,
             scope,
+            hold,
             _REPLAY.search(frame.function) is not None,
             _FUSED.search(path + frame.function) is not None,
         )
@@ -276,6 +294,7 @@ class _Compiled:
     needs: re.Pattern[str] | None
     drop: re.Pattern[str] | None
     scope: re.Pattern[str] | None
+    holds: re.Pattern[str] | None
 
 
 def _whole(pattern: str) -> re.Pattern[str] | None:
@@ -289,6 +308,7 @@ _ROWS: Final = tuple(
         re.compile(row.needs) if row.needs else None,
         _whole(row.not_function),
         _whole(row.scope),
+        _whole(row.holds),
     )
     for row in REGIONS
 )

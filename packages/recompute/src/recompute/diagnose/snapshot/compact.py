@@ -73,6 +73,8 @@ class Compactor:
         if not isinstance(action, str) or not all(isinstance(number, int) for number in numbers):
             return value
         stack = value.get("frames") or NO_STACK
+        if isinstance(stack, list):  # a stack of one frame is written as a single item
+            stack = self.sequence(stack)
         keep = self._integers.setdefault
         return TraceEvent(
             action,

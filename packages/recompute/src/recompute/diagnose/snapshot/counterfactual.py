@@ -9,13 +9,15 @@ ends, stand in docs/explanation/counterfactual.md.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
 from recompute.diagnose.snapshot.classify import REGIONS, Classifier, Reading, RegionRow
 from recompute.diagnose.snapshot.timeline import BEFORE, Allocation, Timeline
 
+LOOK_BACK: Final = 60
+"""Tensors before a region among which its inputs are looked for."""
 LOOK_AHEAD: Final = 400
 """Tensors after a region that are looked at to find when backward reaches it."""
 
@@ -52,6 +54,7 @@ class _Index:
 
     readings: tuple[Reading, ...]
     """One per allocation."""
+    starts: tuple[int, ...]
     saved: tuple[Allocation, ...]
     """Forward tensors that live until backward, by start."""
     saved_starts: tuple[int, ...]
@@ -83,6 +86,7 @@ def _prepare(timeline: Timeline, traced: list[Allocation], readings: tuple[Readi
     ]
     return _Index(
         readings=readings,
+        starts=tuple(item.start for item in traced),
         saved=tuple(saved),
         saved_starts=tuple(item.start for item in saved),
         next_backward=tuple(following),
@@ -109,6 +113,10 @@ def _effect(
             if start < back:
                 change[start] -= item.size
                 change[min(back, item.end)] += item.size
+        until = max(item.end for item in gone)
+        for item in _held(one, traced, index, 1 << bit):
+            change[item.end] += item.size
+            change[min(until, count)] -= item.size
         at = min(back, count - 1)
         spikes[at] = max(spikes.get(at, 0), transient)
     return _summed(timeline, row.label, len(passes), change=change, spikes=spikes, largest=largest)
@@ -175,6 +183,23 @@ def _discarded(one: _Pass, index: _Index, row: RegionRow) -> list[Allocation]:
     else:
         kept = saved[-1]
     return [item for item in saved if item is not kept]
+
+
+def _held(one: _Pass, traced: list[Allocation], index: _Index, bit: int) -> list[Allocation]:
+    """Return the tensor that the checkpoint would keep because a view of it enters the region.
+
+    Value is a view of the mixed projection. Without the checkpoint attention copies it and the
+    projection is freed in the forward; with it the checkpoint saves the view, and so the whole
+    projection. It is the first of the tensors that the region outlives.
+    """
+    start = one.items[0].start
+    backward = index.next_backward[min(one.end, len(index.next_backward) - 1)]
+    at = bisect_left(index.starts, start)
+    for position in range(max(at - LOOK_BACK, 0), at):
+        item = traced[position]
+        if index.readings[position].holds & bit and start < item.end < backward:
+            return [item]
+    return []
 
 
 def _fused(item: Allocation, index: _Index) -> bool:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from recompute.diagnose.inputs import Format, Source
+from recompute.diagnose.frames import Frame
+from recompute.diagnose.inputs import Format, Source, chunks, open_stream
 from recompute.diagnose.snapshot.compact import NO_STACK, Compactor, Stack, TraceEvent
 from recompute.diagnose.snapshot.unpickle import PickleMachine, Progress, refuse
 from recompute.errors import InputError
 
 MAX_JSON: Final = 1 << 30
-"""Bytes; a JSON snapshot is read whole."""
+"""Bytes; a JSON or compressed snapshot is read whole."""
 LIVE: Final = "active_allocated"
 
 
@@ -76,6 +77,8 @@ def read_snapshot(source: Source, progress: Progress | None = None) -> Snapshot:
     try:
         if source.format is Format.JSON_SNAPSHOT:
             value = _json(source)
+        elif source.packed is not None:
+            value = PickleMachine(_expanded(source), source.path, progress).load()
         else:
             with Path(source.path).open("rb") as stream:
                 if os.fstat(stream.fileno()).st_size == 0:
@@ -108,12 +111,32 @@ def _json(source: Source) -> Any:
             raise ValueError(digits[:40])
         return int(digits)
 
-    with Path(source.path).open("rb") as stream:
-        data = stream.read(MAX_JSON + 1)
+    data = _expanded(source)
     try:
         return json.loads(data, object_hook=hook, parse_int=integer)
     except (ValueError, RecursionError, MemoryError) as error:
         raise refuse(source.path, "corrupt-snapshot", "not a complete JSON document") from error
+
+
+def _expanded(source: Source) -> bytes:
+    """Return all bytes of a file, expanded, within the limit."""
+    stream = open_stream(source)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for part in chunks(stream, 1 << 22):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_JSON:
+                raise refuse(
+                    source.path,
+                    "too-large",
+                    f"more than {MAX_JSON} bytes when expanded; expand the file first",
+                    limit=MAX_JSON,
+                )
+    finally:
+        stream.close()
+    return b"".join(parts)
 
 
 def from_tree(value: Any, path: str) -> Snapshot:
@@ -181,6 +204,8 @@ def _stack(block: Any) -> Stack:
     if frames is None:
         history = block.get("history") or ()
         frames = history[0].get("frames", ()) if history and isinstance(history[0], dict) else ()
+    if isinstance(frames, list) and all(type(frame) is Frame for frame in frames):
+        return tuple(frames)
     return frames if isinstance(frames, tuple) else NO_STACK
 
 

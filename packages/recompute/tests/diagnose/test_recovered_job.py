@@ -1,0 +1,180 @@
+"""The job that a log printed is read back, and actions are legal on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recompute.config.load import load
+from recompute.config.revision import Revision
+from recompute.diagnose.legality import already_set, applied, why_illegal
+from recompute.diagnose.run import Answer, diagnose
+
+ARGUMENTS = {
+    "num_layers": "4",
+    "hidden_size": "1024",
+    "num_attention_heads": "16",
+    "ffn_hidden_size": "4096",
+    "seq_length": "2048",
+    "max_position_embeddings": "2048",
+    "micro_batch_size": "2",
+    "global_batch_size": "32",
+    "train_iters": "100",
+    "tensor_model_parallel_size": "2",
+    "sequence_parallel": "True",
+    "bf16": "True",
+    "swiglu": "False",
+    "lr": "0.0001",
+    "recompute_granularity": "None",
+    "recompute_modules": "None",
+    "use_distributed_optimizer": "True",
+    "params_dtype": "torch.bfloat16",
+    "vocab_size": "32000",
+    "num_experts": "None",
+    "data_path": "['/data/a b']",
+    "tokenizer_type": "NullTokenizer",
+}
+FAILURE = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/opt/megatron/training/training.py", line 1400, in train_step\n'
+    '[rank1]:   File "/opt/megatron/core/transformer/{file}", line 12, in forward\n'
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.11 GiB of which 1.00 GiB is free. "
+    "Of the allocated memory 76.00 GiB is allocated by PyTorch, and 0.50 GiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def dump(changes: dict[str, str] | None = None, prefix: str = "") -> str:
+    values = ARGUMENTS | (changes or {})
+    lines = ["------------------------ arguments ------------------------"]
+    lines += [
+        f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(values.items())
+    ]
+    lines += ["-------------------- end of arguments ---------------------"]
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+def run(tmp_path: Path, text: str, **options: object) -> Answer:
+    path = tmp_path / "train.log"
+    path.write_text(text, encoding="utf-8")
+    return diagnose((str(path),), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", ["", "[default0]:", "0: ", "[rank0]: "])
+def test_megatron_lm_prints_its_arguments(tmp_path: Path, prefix: str) -> None:
+    job = run(tmp_path, dump(prefix=prefix) + FAILURE.format(file="mlp.py")).job
+    assert job is not None
+    assert (job.model.num_layers, job.model.hidden_size, job.model.seq_length) == (4, 1024, 2048)
+    assert (job.train.micro_batch_size, job.model.tensor_model_parallel_size) == (2, 2)
+    assert job.model.bf16
+    assert job.model.sequence_parallel
+    assert job.optimizer is not None
+    assert job.optimizer.use_distributed_optimizer
+    assert job.identity.path.endswith("train.log")
+
+
+def test_bridge_prints_its_container_as_yaml(tmp_path: Path) -> None:
+    text = (
+        "INFO start\n_target_: megatron.bridge.training.config.ConfigContainer\nmodel:\n  _target_: megatron.bridge.models.gpt_provider.GPTModelProvider\n"
+        "  num_layers: 6\n  hidden_size: 512\n  num_attention_heads: 8\n  seq_length: 1024\n  vocab_size: 1000\ntrain:\n  micro_batch_size: 1\n  global_batch_size: 8\n\n"
+    )
+    job = run(tmp_path, text + FAILURE.format(file="mlp.py")).job
+    assert job is not None
+    assert (job.model.num_layers, job.train.global_batch_size) == (6, 8)
+
+
+def test_bridge_prints_a_summary_of_what_is_not_default(tmp_path: Path) -> None:
+    text = (
+        "=" * 70
+        + "\nConfiguration Summary (Non-Default Values vs Megatron Core)\n"
+        + "=" * 70
+        + "\n\n[model] Non-default values (vs Mcore TransformerConfig):\n  hidden_size: 512  (Mcore default: 0)\n  num_attention_heads: 8  (Mcore default: 0)\n"
+        "  num_layers: 6  (Mcore default: 0)\n  recompute_modules: ['mlp']  (Mcore default: None)\n  init_method: <function f at 0x1>  (Mcore default: None)\n\n[train]:\n  micro_batch_size: 3\n\n"
+        + "=" * 70
+        + "\n  num_layers: 99\n"
+    )
+    job = run(tmp_path, text + FAILURE.format(file="mlp.py")).job
+    assert job is not None
+    assert (job.model.num_layers, job.model.recompute_modules, job.train.micro_batch_size) == (
+        6,
+        ("mlp",),
+        3,
+    )
+
+
+def test_a_dump_that_cannot_be_meant_is_a_note_not_an_error(tmp_path: Path) -> None:
+    answer = run(tmp_path, dump({"num_attention_heads": "7"}) + FAILURE.format(file="mlp.py"))
+    assert answer.job is None
+    assert any("not understood" in note for note in answer.diagnosis.notes)
+    assert str(answer.diagnosis.verdict) == "activation"
+
+
+def test_an_action_that_the_rules_forbid_loses_its_overrides(tmp_path: Path) -> None:
+    text = dump({"num_experts": "8", "moe_grouped_gemm": "False"}) + FAILURE.format(
+        file="moe/experts.py"
+    )
+    first = run(tmp_path, text).diagnosis.next_actions[0]
+    assert first.overrides == ()
+    assert "moe" in first.why
+    text = dump({"num_experts": "8", "moe_grouped_gemm": "True"}) + FAILURE.format(
+        file="moe/experts.py"
+    )
+    first = run(tmp_path, text).diagnosis.next_actions[0]
+    assert "model.recompute_modules=[moe_act]" in first.overrides
+
+
+def test_an_action_that_is_done_already_is_left_out(tmp_path: Path) -> None:
+    text = dump(
+        {"recompute_granularity": "selective", "recompute_modules": "['mlp']"}
+    ) + FAILURE.format(file="mlp.py")
+    actions = run(tmp_path, text).diagnosis.next_actions
+    assert all("model.recompute_modules=[mlp]" not in action.overrides for action in actions)
+
+
+def test_predicted_actions_come_first(tmp_path: Path) -> None:
+    from recompute.diagnose.types import NextAction
+
+    asked = []
+
+    def predict(job: object, needed: int | None) -> tuple[NextAction, ...]:
+        asked.append(needed)
+        return (NextAction(action="predicted"),)
+
+    answer = run(tmp_path, dump() + FAILURE.format(file="mlp.py"), predict=predict)
+    assert answer.diagnosis.next_actions[0].action == "predicted"
+    assert asked == [(1 << 29) + (answer.diagnosis.numbers.total_bytes or 0) // 50]
+
+
+def test_overrides_are_applied_as_hydra_would(tmp_path: Path) -> None:
+    job = run(tmp_path, dump() + FAILURE.format(file="mlp.py")).job
+    assert job is not None
+    changed = applied(
+        job,
+        (
+            "model.recompute_granularity=selective",
+            "model.recompute_modules=[mlp]",
+            "NCCL_DEBUG=WARN",
+        ),
+    )
+    assert changed is not None
+    assert changed.model.recompute_modules == ("mlp",)
+    assert applied(job, ("model.no_such_field=1",)) is None
+    assert already_set(job, ("model.tensor_model_parallel_size=2",))
+    assert not already_set(job, ("model.tensor_model_parallel_size=4",))
+    assert (
+        why_illegal(
+            job,
+            ("model.recompute_granularity=selective", "model.recompute_modules=[moe_act]"),
+            Revision("0.19"),
+        )
+        is not None
+    )
+    assert (
+        why_illegal(
+            job,
+            ("model.recompute_granularity=selective", "model.recompute_modules=[mlp]"),
+            Revision("0.19"),
+        )
+        is None
+    )
+    assert load
