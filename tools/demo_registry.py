@@ -102,7 +102,7 @@ def main() -> None:
         (stage.project / ".claude").mkdir(parents=True)
         make_repository(stage)
         digest = hashlib.sha256((ROOT / SKILL).read_bytes()).hexdigest()
-        stage.mdr("index", str(stage.repository), "--as", REPOSITORY)
+        stage.mdr("index", "../repository", "--as", REPOSITORY)
         reference = f"{REPOSITORY}/activation-recompute@sha256:{digest[:16]}"
         stage.mdr("add", reference, "--yes", "--no-index", talk=True)
         stage.mdr("verify")

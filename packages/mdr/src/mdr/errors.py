@@ -27,7 +27,7 @@ class MdrError(Exception):
     """Base of every error that mdr raises on purpose.
 
     Attributes:
-        code: Stable kebab-case name, documented in docs/reference/errors.md.
+        code: Stable kebab-case name, documented in docs/reference/mdr-errors.md.
         message: One sentence about what is wrong.
         hint: What to do next, possibly a command to paste.
         data: Values for programs; JSON types only.
