@@ -96,10 +96,10 @@ class Person:
 
 
 @pytest.fixture
-def mdr(
+def shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Person:
-    registry = Simulator()
+    """Return a person with the real local registry, and no network."""
     for name in ("project", "home"):
         (tmp_path / name).mkdir()
     for name in ("CI", "MDR_REGISTRY", "GITHUB_TOKEN", "GH_TOKEN"):
@@ -109,13 +109,19 @@ def mdr(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setattr("mdr.registry.open_registry", lambda settings: registry)
     monkeypatch.setattr("mdr.install.sources.GitHost", NoHost)
     return Person(
-        registry=registry,
+        registry=Simulator(),
         project=tmp_path / "project",
         home=tmp_path / "home",
         data=tmp_path / "data",
         monkeypatch=monkeypatch,
         capture=capsys,
     )
+
+
+@pytest.fixture
+def mdr(shell: Person) -> Person:
+    """Return a person whose registry is the simulator."""
+    shell.monkeypatch.setattr("mdr.registry.open_registry", lambda settings: shell.registry)
+    return shell

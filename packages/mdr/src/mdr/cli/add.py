@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mdr.cli.options import is_terminal, json_option, place_options, print_document, say, talk
+from mdr.cli.options import (
+    counted,
+    is_terminal,
+    json_option,
+    place_options,
+    print_document,
+    say,
+    talk,
+)
 
 if TYPE_CHECKING:
     from mdr.install.add import Added, Candidate
@@ -82,12 +90,11 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
             talk(f"note: {note}")
         return
     entry, source = candidate.entry, candidate.resolved.source
-    files = len(entry.files)
     talk(f"{entry.ref}@{entry.label}  ({entry.kind})")
     talk(f"  sha256   {entry.sha256}")
     talk(f"  grade    {entry.grade} by {entry.ruleset}; {_findings(candidate)}")
     talk(
-        f"  size     {entry.size:,} B; {files} file{'s' * (files != 1)}, {candidate.bytes_in_all:,} B in all"
+        f"  size     {entry.size:,} B; {counted(len(entry.files), 'file')}, {candidate.bytes_in_all:,} B in all"
     )
     talk(f"  license  {source.license or 'not known'}")
     talk(f"  hosts    {', '.join(hosts(candidate.fetcher.read(entry.sha256))) or 'none mentioned'}")
@@ -103,7 +110,7 @@ def _findings(candidate: Candidate) -> str:
     if candidate.verdict.error is not None:
         return f"not readable: {candidate.verdict.error.message}"
     count = len(candidate.verdict.findings)
-    return f"{count} finding{'s' * (count != 1)}" if count else "no findings"
+    return counted(count, "finding") if count else "no findings"
 
 
 def _document(workspace: Workspace, candidate: Candidate, added: Added) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say
+from mdr.cli.options import counted, json_option, place_options, print_document, say
 
 if TYPE_CHECKING:
     from mdr.install.lock import Lock
@@ -60,7 +60,7 @@ def merge_command(
                 f"conflict {ref}: both sides changed it; decide with --prefer ours, theirs or newest"
             )
     else:
-        say(f"merged {len(refs)} entries; next: git add mdr.lock, mdr install")
+        say(f"merged {counted(len(refs), 'entry')}; next: git add mdr.lock, mdr install")
     return 1 if merged.conflicts else 0
 
 

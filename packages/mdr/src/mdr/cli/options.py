@@ -81,3 +81,9 @@ def is_terminal() -> bool:
 def in_ci() -> bool:
     """Say whether ``CI`` is set to a true value, as CI services set it."""
     return os.environ.get("CI", "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def counted(number: int, noun: str) -> str:
+    """Write ``1 file`` or ``2 files``."""
+    plural = noun.removesuffix("y") + "ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

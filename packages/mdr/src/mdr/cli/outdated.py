@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.cli.options import counted, json_option, place_options, print_document, say, talk
 
 if TYPE_CHECKING:
     from mdr.settings import Settings
@@ -48,5 +48,5 @@ def command(*, no_index: bool, as_json: bool, settings: Settings) -> int:
             f"{item.entry.ref}  {said}  ({item.entry.pin} pin, grade {item.entry.grade} -> {item.latest.grade})"
         )
     if not items:
-        say(f"{len(lock.entries) - len(unknown)} entries are at their newest version")
+        say(f"{counted(len(lock.entries) - len(unknown), 'entry')} at the newest version")
     return 1 if items else 0

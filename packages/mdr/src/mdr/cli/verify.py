@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say
+from mdr.cli.options import counted, json_option, place_options, print_document, say
 
 if TYPE_CHECKING:
     from mdr.install.verify import Verdict
@@ -40,5 +40,10 @@ def _report(verdict: Verdict) -> None:
         where = f" ({trouble.target})" if trouble.target else ""
         why = f"; {trouble.why}" if trouble.why else ""
         say(f"{trouble.problem:8} {trouble.path}{where}{expected}{actual}{why}")
-    counted = f"{verdict.artifacts} artifacts, {verdict.files} files, {verdict.bytes:,} bytes"
-    say(f"{'ok' if verdict.ok else f'{len(verdict.troubles)} problems'}: {counted} checked")
+    checked = (
+        counted(verdict.artifacts, "artifact"),
+        counted(verdict.files, "file"),
+        counted(verdict.bytes, "byte"),
+    )
+    answer = "ok" if verdict.ok else counted(len(verdict.troubles), "problem")
+    say(f"{answer}: {', '.join(checked)} checked")
