@@ -115,9 +115,9 @@ class Case:
         return _layers(
             _integer(model.num_layers),
             _integer(model.num_moe_experts),
-            _hashable(model.moe_layer_freq),
+            _frequency(model.moe_layer_freq),
             model.hybrid_override_pattern or "",
-            _hashable(model.linear_attention_freq),
+            _frequency(model.linear_attention_freq),
             model.experimental_attention_variant or "",
         )
 
@@ -285,13 +285,23 @@ def _integer(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _frequency(value: Any) -> int | tuple[bool, ...] | None:
+    """Return a layer frequency as a count or as one flag per layer, ``None`` for anything else."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(bool(flag) for flag in value)
+    return None
 
 
 @functools.lru_cache(maxsize=2048)
 def _layers(  # noqa: PLR0917 - positional for the cache
-    total: int, experts: int, moe_freq: Any, pattern: str, linear_freq: Any, variant: str
+    total: int,
+    experts: int,
+    moe_freq: int | tuple[bool, ...] | None,
+    pattern: str,
+    linear_freq: int | tuple[bool, ...] | None,
+    variant: str,
 ) -> Layers:
     if pattern:
         main = re.sub(r"[^A-Za-z*\-]", "", pattern.partition("/")[0])
@@ -311,7 +321,7 @@ def _layers(  # noqa: PLR0917 - positional for the cache
     )
 
 
-def _count(given: Any, total: int, *, every: bool) -> int:
+def _count(given: int | tuple[bool, ...] | None, total: int, *, every: bool) -> int:
     """Count the layers that a frequency marks: each n-th from the first, or all but each n-th."""
     if isinstance(given, tuple):
         return sum(bool(flag) for flag in given[:total])

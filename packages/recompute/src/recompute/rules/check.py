@@ -11,7 +11,7 @@ from recompute.config.revision import Revision
 from recompute.rules.case import Case, Tree, case_of
 from recompute.rules.edits import apply, overrides_of, value_of
 from recompute.rules.table import RULES
-from recompute.rules.types import SEVERITIES, Finding, Rule
+from recompute.rules.types import SEVERITIES, Edit, Finding, Rule
 
 if TYPE_CHECKING:
     from recompute.config.choice import RecomputeChoice
@@ -47,9 +47,9 @@ def check(
     hits = matching(case)
     if not hits:
         return ()
-    repaired = repair(job, revision, bridge=bridge, tree=tree) if fixes else None
-    findings = [_finding(rule, case, repaired) for rule in hits]
-    return tuple(sorted(findings, key=lambda finding: RANK[finding.severity]))
+    hits.sort(key=lambda rule: RANK[rule.severity])
+    edits = _edits(hits, job, revision, bridge=bridge, tree=tree) if fixes else {}
+    return tuple(_finding(rule, case, edits.get(rule.id, {})) for rule in hits)
 
 
 def legal(job: JobConfig, choice: RecomputeChoice, revision: Revision) -> bool:
@@ -94,23 +94,65 @@ def repair(
     job: JobConfig, revision: Revision, *, bridge: str | None = None, tree: Tree | None = None
 ) -> JobConfig:
     """Return the job with the fix of every finding applied, errors first, until none is left."""
+    return _repaired(job, revision, bridge, tree)[0]
+
+
+def _repaired(
+    job: JobConfig, revision: Revision, bridge: str | None, tree: Tree | None
+) -> tuple[JobConfig, frozenset[str]]:
+    """Return the repaired job and the fields that were edited on the way."""
     done: set[tuple[str, tuple[str, ...]]] = set()
+    edited: set[str] = set()
     for _ in range(MAX_REPAIRS):
         case = case_of(job, revision.name, bridge, tree)
-        hits = sorted(matching(case), key=lambda rule: RANK[rule.severity])
-        for rule in hits:
-            if rule.fix is None:
-                continue
-            edit = rule.fix(case)
-            step = (rule.id, overrides_of(edit))
-            if step in done or all(value_of(job, name) == value for name, value in edit.items()):
-                continue
-            done.add(step)
-            job = apply(job, edit)
+        step = _next_step(case, done)
+        if step is None:
             break
-        else:
-            break
-    return job
+        edited |= set(step)
+        job = apply(job, step)
+    return job, frozenset(edited)
+
+
+def _next_step(case: Case, done: set[tuple[str, tuple[str, ...]]]) -> Edit | None:
+    for rule in sorted(matching(case), key=lambda rule: RANK[rule.severity]):
+        if rule.fix is None:
+            continue
+        edit = rule.fix(case)
+        key = (rule.id, overrides_of(edit))
+        same = all(value_of(case.job, name) == value for name, value in edit.items())
+        if key not in done and not same:
+            done.add(key)
+            return edit
+    return None
+
+
+def _edits(
+    hits: list[Rule],
+    job: JobConfig,
+    revision: Revision,
+    *,
+    bridge: str | None,
+    tree: Tree | None,
+) -> dict[str, Edit]:
+    """Return what each finding asks to change, so that all of it together leaves no error.
+
+    A fix can bring up another finding; what that one changes goes with the first fix of the report.
+    """
+    case = case_of(job, revision.name, bridge, tree)
+    own = {rule.id: set(rule.fix(case)) for rule in hits if rule.fix is not None}
+    if not own:
+        return {}
+    final, edited = _repaired(job, revision, bridge, tree)
+    claimed = {name for names in own.values() for name in names}
+    next(iter(own.values())).update(edited - claimed)
+    return {
+        rule: {
+            name: value
+            for name in sorted(names)
+            if (value := value_of(final, name)) != value_of(job, name)
+        }
+        for rule, names in own.items()
+    }
 
 
 class Shown:
@@ -141,13 +183,7 @@ def _key(case: Case) -> tuple[str, str, str, str]:
     return case.name, case.entry, case.declared, case.effective
 
 
-def _finding(rule: Rule, case: Case, repaired: JobConfig | None) -> Finding:
-    overrides: tuple[str, ...] = ()
-    if rule.fix is not None and repaired is not None:
-        final = {name: value_of(repaired, name) for name in rule.fix(case)}
-        overrides = overrides_of(
-            {name: value for name, value in final.items() if value_of(case.job, name) != value}
-        )
+def _finding(rule: Rule, case: Case, edit: Edit) -> Finding:
     return Finding(
         rule=rule.id,
         severity=rule.severity,
@@ -155,7 +191,7 @@ def _finding(rule: Rule, case: Case, repaired: JobConfig | None) -> Finding:
             m=Shown(case.model), c=case, d=None if rule.detail is None else rule.detail(case)
         ),
         fields=rule.fields,
-        overrides=overrides,
+        overrides=overrides_of(edit),
         source=rule.source.at(case.name),
         raised=rule.raised,
         advice=rule.advice,
