@@ -27,8 +27,6 @@ class Shape:
     """Tokens of one sequence on one rank, context parallelism applied."""
     tp: int
     cp: int
-    exchanges_heads: bool
-    """Context parallelism exchanges heads for tokens around attention (``cp_comm_type`` a2a)."""
     sequence_parallel: bool
     hidden: int
     heads: int
@@ -103,11 +101,6 @@ def head_dim(model: ModelConfig) -> int:
     return model.kv_channels or model.hidden_size // model.num_attention_heads
 
 
-def _exchanges_heads(model: ModelConfig) -> bool:
-    kinds = model.cp_comm_type if isinstance(model.cp_comm_type, tuple) else (model.cp_comm_type,)
-    return any(kind in ("a2a", "a2a+p2p") for kind in kinds)
-
-
 def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
     """Work out the sizes of one rank.
 
@@ -129,7 +122,6 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         seq=seq,
         tp=tp,
         cp=cp,
-        exchanges_heads=cp > 1 and _exchanges_heads(model),
         sequence_parallel=model.sequence_parallel,
         hidden=model.hidden_size,
         heads=model.num_attention_heads // tp,

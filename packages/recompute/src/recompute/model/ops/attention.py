@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recompute.config.schema import ModelConfig
+from recompute.model.ops.context import exchange_of, over_context
 from recompute.model.ops.linear import (
     norm_statistics,
     norm_weight,
@@ -111,10 +112,11 @@ def _head_norm(
 ) -> tuple[Op, ...]:
     """Norm over each head's channels: keeps its input and one statistic a head and token.
 
-    A view of the mixed projection is made contiguous for it, so the copy is kept and not the
-    projection (TransformerEngine v2.20 transformer_engine/pytorch/ops/basic/rmsnorm.py).
+    Transformer Engine makes a view of the mixed projection contiguous first, so the copy is kept and
+    not the projection (TransformerEngine v2.20 transformer_engine/pytorch/ops/basic/rmsnorm.py).
     """
-    is_view = side == "key" or shape.heads == shape.groups
+    te = model.transformer_impl != "local"
+    is_view = te and (side == "key" or shape.heads == shape.groups)
     source = f"{side}_contiguous" if is_view else side
     copy = Op(
         name=f"self_attention.{side[0]}_contiguous",
@@ -200,7 +202,7 @@ def _fused_core(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple
     widths = HeadWidths(
         query=shape.head_dim, value=shape.head_dim, key_heads=shape.groups, window=model.window_size
     )
-    return contiguous, fused_attention(shape, widths)
+    return contiguous, fused_attention(model, shape, widths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,37 +216,30 @@ class HeadWidths:
     window: tuple[int, int] | None = None
 
 
-def fused_attention(shape: Shape, widths: HeadWidths) -> Op:
+def fused_attention(model: ModelConfig, shape: Shape, widths: HeadWidths) -> Op:
     """Flash or cuDNN attention over ``attn_q``, ``attn_k`` and ``attn_v``.
 
     Keeps them, its output and one FP32 statistic a head and token (TransformerEngine v2.20
-    transformer_engine/pytorch/attention/dot_product_attention/backends.py FusedAttnFunc). When
-    heads are exchanged for tokens, what is kept is the output before the exchange back, a tensor of
-    its own (context_parallel.py AttnFuncWithCPAndQKVOA2A.forward).
+    transformer_engine/pytorch/attention/dot_product_attention/backends.py FusedAttnFunc).
     """
     unit, statistics = shape.tokens * shape.act, shape.tokens * shape.heads * 4
     size_q, size_out = unit * shape.heads * widths.query, unit * shape.heads * widths.value
     size_kv = unit * widths.key_heads * (widths.query + widths.value)
-    kept_output = () if shape.exchanges_heads else ("core_attn_out",)
-    exchanged = (
-        (Tensor(name="attention.before_exchange", size=size_out),) if shape.exchanges_heads else ()
-    )
-    return Op(
+    op = Op(
         name="self_attention.core_attention",
         kind=OpClass.ATTENTION,
         reads=("attn_q", "attn_k", "attn_v"),
         writes=(Tensor(name="core_attn_out", size=size_out),),
-        saves=("attn_q", "attn_k", "attn_v", *kept_output),
+        saves=("attn_q", "attn_k", "attn_v", "core_attn_out"),
         keeps=(
             Tensor(name="attention.statistics", size=statistics),
             Tensor(name="attention.rng", size=RNG_STATE),
-            *exchanged,
         ),
         backward_workspace=2 * statistics,
         flops=attention_flops(shape, widths),
         traffic=size_q + size_out + size_kv,
-        comm=_context_comm(shape, size_kv),
     )
+    return over_context(op, shape, exchange_of(model), (size_q, size_kv, size_out))
 
 
 def _storage(name: str, interleaved: bool) -> str:

@@ -428,4 +428,4 @@ def _core(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     widths = HeadWidths(query=width, value=model.v_head_dim, key_heads=shape.heads)
     if is_unfused(model):
         return inputs, *unfused_attention(model, shape, widths)
-    return inputs, fused_attention(shape, widths)
+    return inputs, fused_attention(model, shape, widths)
