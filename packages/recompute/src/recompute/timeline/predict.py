@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import mul
 
 from recompute.config.choice import RecomputeChoice
@@ -16,7 +16,7 @@ from recompute.config.schema import Assumption, JobConfig
 from recompute.model.run import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.moments import Moment, moments_of
-from recompute.timeline.schedule import InFlight, Schedule, schedule
+from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
 from recompute.timeline.stages import Chunk, Stage, stages_of
 from recompute.timeline.static import (
     ParameterCount,
@@ -36,6 +36,7 @@ from recompute.timeline.types import (
 )
 from recompute.timeline.units_of_work import (
     ChunkPeak,
+    Heights,
     Unit,
     alive_in_backward,
     alive_in_forward,
@@ -121,12 +122,13 @@ class Predictor:
         """
         stage, state, plan = self.stages[pp], self._states[pp], self._schedules[pp]
         units = [self._detail().units(chunk, stage, choice) for chunk in stage.chunks]
-        peaks = [chunk_peak(row) for row in units]
-        held = [p.saved + self._held_output(c) for p, c in zip(peaks, stage.chunks, strict=True)]
-        own = [max(p.backward, p.forward, p.loss) for p in peaks]
-        at = max(plan.backward, key=lambda s: _height(s, held, own))
-        others = _height(at, held, [0] * len(held))
-        static = state.static
+        load = Load(
+            peaks=tuple(chunk_peak(row) for row in units),
+            outputs=tuple(self._held_output(chunk) for chunk in stage.chunks),
+        )
+        at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
+        others = load.in_flight(at.others)
+        static = _with_left_behind(state, load.left_behind).static
         always: Owners = (
             ("parameters", static.parameters),
             ("gradients", static.gradients),
@@ -200,38 +202,36 @@ class Predictor:
         *,
         composition: bool,
     ) -> RankPeak:
-        state, plan = self._states[stage.pp], self._schedules[stage.pp]
-        peaks = [peak for _, peak in parts]
-        held = [
-            peak.saved + self._held_output(c) for peak, c in zip(peaks, stage.chunks, strict=True)
-        ]
+        plan = self._schedules[stage.pp]
+        load = Load(
+            peaks=tuple(peak for _, peak in parts),
+            outputs=tuple(self._held_output(chunk) for chunk in stage.chunks),
+        )
+        state = _with_left_behind(self._states[stage.pp], load.left_behind)
         base = state.static.total
         if self.microbatches > 1:
             base += state.gradients_in_backward
-        forward = _highest(plan.forward, held, [peak.forward for peak in peaks])
-        loss = _highest(plan.forward, held, [peak.loss for peak in peaks])
-        backward = _highest(plan.backward, held, [peak.backward for peak in peaks])
         phases = _phases(
             state,
             base,
-            forward,
-            loss if stage.has_head else None,
-            backward,
+            load.highest(plan.forward, Phase.FORWARD),
+            load.highest(plan.forward, Phase.LOSS) if stage.has_head else None,
+            load.highest(plan.backward, Phase.BACKWARD),
             ddp=self.job.ddp is not None,
         )
-        after = max(sum(map(mul, counts, held)) for counts in plan.deepest)
         result = RankPeak(
             rank=(("pp", stage.pp),),
             global_ranks=self._global_ranks(stage.pp),
             static=state.static,
             phases=phases,
-            activation_bytes_after_forward=after,
+            activation_bytes_after_forward=max(map(load.in_flight, plan.deepest)),
             peak_range_bytes=(0, 0),
             step_work=self._step_work[stage.pp],
             replay=replay,
         )
+        units = [row for row, _ in parts]
         return _finished(
-            result, self._alive(result, state, plan, parts, held) if composition else ()
+            result, self._alive(result, state, plan, units, load) if composition else ()
         )
 
     def _held_output(self, chunk: Chunk) -> int:
@@ -253,51 +253,100 @@ class Predictor:
         row: RankPeak,
         state: StateBytes,
         plan: Schedule,
-        parts: Sequence[tuple[tuple[Unit, ...], ChunkPeak]],
-        held: Sequence[int],
+        units: Sequence[tuple[Unit, ...]],
+        load: Load,
     ) -> tuple[OwnedBytes, ...]:
         """Say what is alive at a rank's peak; parts sum to the peak but for rounding."""
-        static = state.static
+        static, phase = state.static, row.peak.phase
         alive = [
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
-            ("workspaces and batch", static.other),
+            ("workspaces and batch", static.other - load.left_behind),
         ]
-        phase = row.peak.phase
-        if phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
-            states = plan.backward if phase is Phase.BACKWARD else plan.forward
-            at = max(states, key=lambda s: _height(s, held, [_of(phase, p) for _, p in parts]))
-            units, peak = parts[at.chunk]
-            others = sum(c * size for c, size in zip(at.others, held, strict=True))
-            alive.append(("activations of other micro-batches", others))
-            if phase is Phase.BACKWARD:
-                own = alive_in_backward(units, peak.backward_unit)
-            elif phase is Phase.LOSS:
-                own = alive_in_forward(units, len(units) - 1)
-            else:
-                own = alive_in_forward(units, peak.forward_unit)
-            if self.microbatches > 1 and state.gradients_in_backward:
-                alive.append(("gradients", state.gradients_in_backward))
-            alive += own
-        else:
+        if phase not in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
             alive.append(("gradients", state.gradients_in_backward))
             alive.append(("FP32 gradient copy", state.step_transient))
-        return tuple(OwnedBytes(owner=owner, bytes=size) for owner, size in alive if size)
+            alive.append(("held by modules since their last forward", load.left_behind))
+            return _owned(alive)
+        states = plan.backward if phase is Phase.BACKWARD else plan.forward
+        at = max(states, key=lambda s: load.height(s, phase))
+        heights = load.heights(at)
+        own = {
+            Phase.BACKWARD: lambda: alive_in_backward(units[at.chunk], heights.backward_unit),
+            Phase.LOSS: lambda: alive_in_forward(units[at.chunk], len(units[at.chunk]) - 1),
+            Phase.FORWARD: lambda: alive_in_forward(units[at.chunk], heights.forward_unit),
+        }[phase]()
+        if self.microbatches > 1:
+            alive.append(("gradients", state.gradients_in_backward))
+        others = sum(map(mul, at.others, load.held))
+        alive.append(("activations of other micro-batches", others))
+        alive += own
+        counted = static.total - load.left_behind + others + sum(size for _, size in own)
+        counted += state.gradients_in_backward if self.microbatches > 1 else 0
+        alive.append(("held by modules since their last forward", row.peak.peak_bytes - counted))
+        return _owned(alive)
 
 
-def _of(phase: Phase, peak: ChunkPeak) -> int:
-    if phase is Phase.BACKWARD:
-        return peak.backward
-    return peak.loss if phase is Phase.LOSS else peak.forward
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The chunks of one rank under one choice."""
+
+    peaks: tuple[ChunkPeak, ...]
+    outputs: tuple[int, ...]
+    """Bytes of each chunk's output that stay with a micro-batch in flight."""
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Bytes that one micro-batch in flight holds on each chunk."""
+        return tuple(p.saved + o for p, o in zip(self.peaks, self.outputs, strict=True))
+
+    @property
+    def left_behind(self) -> int:
+        """Bytes that modules hold between steps."""
+        return sum(peak.left_behind for peak in self.peaks)
+
+    def heights(self, state: InFlight) -> Heights:
+        """Return the running chunk's own highest points in a state."""
+        peak = self.peaks[state.chunk]
+        return peak.later if state.others[state.chunk] else peak.first
+
+    def in_flight(self, counts: Counts) -> int:
+        """Return what micro-batches in flight add to the bytes at the step's start."""
+        replaced = sum(p.left_behind for p, count in zip(self.peaks, counts, strict=True) if count)
+        return int(sum(map(mul, counts, self.held))) - replaced
+
+    def height(self, state: InFlight, phase: Phase) -> int:
+        """Return the highest point over the bytes at the step's start while one chunk runs."""
+        heights = self.heights(state)
+        own = {
+            Phase.FORWARD: heights.forward,
+            Phase.LOSS: heights.loss,
+            Phase.BACKWARD: heights.backward,
+        }[phase]
+        if not own:
+            return 0
+        peak = self.peaks[state.chunk]
+        here = peak.left_behind if state.others[state.chunk] else 0
+        return self.in_flight(state.others) + here + own
+
+    def highest(self, states: Sequence[InFlight], phase: Phase) -> int:
+        """Return the highest point over some states."""
+        return max((self.height(state, phase) for state in states), default=0)
 
 
-def _height(state: InFlight, held: Sequence[int], own: Sequence[int]) -> int:
-    return int(sum(map(mul, state.others, held))) + own[state.chunk]
+def _owned(alive: Sequence[tuple[str, int]]) -> tuple[OwnedBytes, ...]:
+    totals: dict[str, int] = {}
+    for owner, size in alive:
+        totals[owner] = totals.get(owner, 0) + size
+    return tuple(OwnedBytes(owner=owner, bytes=size) for owner, size in totals.items() if size)
 
 
-def _highest(states: Sequence[InFlight], held: Sequence[int], own: Sequence[int]) -> int:
-    return max((_height(state, held, own) for state in states if own[state.chunk]), default=0)
+def _with_left_behind(state: StateBytes, left: int) -> StateBytes:
+    """Add what modules hold between steps to the static bytes."""
+    if not left:
+        return state
+    return replace(state, static=replace(state.static, other=state.static.other + left))
 
 
 def _phases(

@@ -17,22 +17,36 @@ class Unit:
     forward_peak: int
     backward_peak: int
     weight_grads: int
+    left_behind: int = 0
+    """Bytes that modules hold from this unit's last run; its next forward replaces them."""
     alive_saved: Owners = field(default=(), repr=False)
     alive_at_forward_peak: Owners = field(default=(), repr=False)
     alive_at_backward_peak: Owners = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkPeak:
+class Heights:
     """Highest points of one chunk for one micro-batch, everything else excluded."""
 
-    saved: int
     forward: int
     forward_unit: int
     loss: int
     """Highest point of the head's forward, 0 without a head."""
     backward: int
     backward_unit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPeak:
+    """What one micro-batch does on one chunk."""
+
+    saved: int
+    left_behind: int
+    """Bytes that modules hold between steps; part of the static bytes."""
+    first: Heights
+    """No other micro-batch of the chunk is in flight: a unit's forward frees what it left behind."""
+    later: Heights
+    """Another micro-batch is in flight, so everything left behind has been replaced already."""
 
 
 def unit_of(name: str, profile: TapeProfile) -> Unit:
@@ -43,6 +57,7 @@ def unit_of(name: str, profile: TapeProfile) -> Unit:
         forward_peak=profile.forward_peak,
         backward_peak=profile.backward_peak,
         weight_grads=profile.weight_grads,
+        left_behind=profile.left_behind,
         alive_saved=profile.alive_saved,
         alive_at_forward_peak=profile.alive_at_forward_peak,
         alive_at_backward_peak=profile.alive_at_backward_peak,
@@ -79,6 +94,9 @@ def group_of(
         forward_peak=max(profile.forward_peak for profile in whole),
         backward_peak=high,
         weight_grads=sum(layer.weight_grads for layer in plain),
+        left_behind=sum(layer.left_behind for layer in plain)
+        + whole[0].left_behind
+        - plain[0].left_behind,
         alive_saved=whole[0].alive_saved,
         alive_at_forward_peak=whole[0].alive_at_forward_peak,
         alive_at_backward_peak=_merge(
@@ -94,23 +112,37 @@ def chunk_peak(units: Sequence[Unit]) -> ChunkPeak:
 
     The last unit may be the head; its forward is the loss phase.
     """
-    before = forward = loss = forward_unit = 0
+    left = sum(unit.left_behind for unit in units)
+    return ChunkPeak(
+        saved=sum(unit.saved for unit in units),
+        left_behind=left,
+        first=_heights(units, 0),
+        later=_heights(units, left),
+    )
+
+
+def _heights(units: Sequence[Unit], replaced: int) -> Heights:
+    """Find the highest points; ``replaced`` bytes left behind are gone from the start."""
+    before, gone = 0, replaced
+    forward = loss = forward_unit = 0
     for index, unit in enumerate(units):
-        high = before + unit.forward_peak
+        gone += 0 if replaced else unit.left_behind
+        high = before + unit.forward_peak - gone
         if unit.name == "head":
             loss = high
         elif high > forward:
             forward, forward_unit = high, index
         before += unit.saved
-    saved, gradients, backward, backward_unit = before, 0, 0, 0
+    gradients, backward, backward_unit = 0, 0, 0
     for index in range(len(units) - 1, -1, -1):
         unit = units[index]
         before -= unit.saved
-        if before + unit.backward_peak + gradients > backward:
-            backward, backward_unit = before + unit.backward_peak + gradients, index
+        high = before + unit.backward_peak + gradients - gone
+        if high > backward:
+            backward, backward_unit = high, index
+        gone -= 0 if replaced else unit.left_behind
         gradients += unit.weight_grads
-    return ChunkPeak(
-        saved=saved,
+    return Heights(
         forward=forward,
         forward_unit=forward_unit,
         loss=loss,
