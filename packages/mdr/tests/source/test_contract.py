@@ -28,18 +28,18 @@ class TestMemorySource(SourceContract):
             step(
                 "a" * 40,
                 1,
-                Change("a.md", "100644", one, True),
-                Change("dir/b.md", "100644", two, True),
+                Change("a.md", "100644", one, added=True),
+                Change("dir/b.md", "100644", two, added=True),
             ),
             step(
                 "b" * 40,
                 2,
-                Change("a.md", "100644", three, False),
-                Change("dir/b.md", "000000", gone, False),
+                Change("a.md", "100644", three, added=False),
+                Change("dir/b.md", "000000", gone, added=False),
                 parents=("a" * 40,),
             ),
             step("c" * 40, 3, parents=("b" * 40,)),
-            step("d" * 40, 4, Change("c.sh", "100755", one, True), parents=("c" * 40,)),
+            step("d" * 40, 4, Change("c.sh", "100755", one, added=True), parents=("c" * 40,)),
         )
         blobs = {one: CONTENTS["one"], two: CONTENTS["two"], three: CONTENTS["three"]}
         return Sample(source=MemorySource(steps=steps, blobs=blobs), absent="9" * 40)

@@ -134,7 +134,7 @@ def test_a_pack_larger_than_allowed_is_stopped(
     import random
 
     repository, base = served
-    repository.commit({"big.bin": random.Random(1).randbytes(300_000)})
+    repository.commit({"big.bin": random.Random(1).randbytes(300_000)})  # noqa: S311 - any bytes that do not compress
     publish(repository)
     settings = Settings(
         data=tmp_path / "d", allow_private=True, limits=Limits(max_pack_bytes=65_536)

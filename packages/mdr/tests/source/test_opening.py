@@ -132,9 +132,11 @@ def test_a_missing_object_is_an_error_and_not_a_hang(
 ) -> None:
     settings = Settings(data=tmp_path / "d")
     location = locate(str(repository.path))
-    with open_source(location, current_head(location, settings), settings) as source:
-        with pytest.raises(SourceError) as caught:
-            list(source.read(["9" * 40] * 20_000))
+    with (
+        open_source(location, current_head(location, settings), settings) as source,
+        pytest.raises(SourceError) as caught,
+    ):
+        list(source.read(["9" * 40] * 20_000))
     assert caught.value.code == "source-unreadable"
 
 

@@ -166,9 +166,9 @@ def test_a_manifest_that_was_changed_is_noticed(engine: Engine, tmp_path: Path) 
 
 
 def test_a_failed_transaction_leaves_nothing(engine: Engine) -> None:
-    with pytest.raises(RuntimeError), writing(engine) as connection:
+    with pytest.raises(StoreError), writing(engine) as connection:
         ensure_source(connection, "h", "o/r", "x")
-        raise RuntimeError
+        connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
     assert Index(engine).sources() == []
 
 

@@ -21,7 +21,7 @@ def put(path: str, oid: str, *, mode: str = "100644", added: bool = False) -> Ch
 
 
 def drop(path: str) -> Change:
-    return Change(path, "000000", GONE, False)
+    return Change(path, "000000", GONE, added=False)
 
 
 def run(
