@@ -128,6 +128,8 @@ LOADING: Final = (b"export $(", b"source <(", b"eval $(")
 """Right before the command: its output becomes variables and is not shown."""
 WORD_END: Final = Rx(rb"[\s\"'`),;|]")
 MAX_PATH: Final = 80
+CAPTURES: Final = (b"$(", b"$( ", b"<(")
+"""Right before a command: its output goes to another command."""
 HARMLESS_ECHO: Final = Rx(
     rb"--password-stdin|\$\{[A-Za-z_]+:[+-]|>>?\s*\S|wc -[a-z]|\|\s*(?:docker|podman|helm|gh auth|sha|md5|head -c|cut -c|tail -c|sed)|\$\{#|:0:[0-9]|\\\$|gh auth login|--with-token"
 )
@@ -212,7 +214,8 @@ def find_reading(text: Text) -> Iterator[Hit]:
                 )
     for pattern in (PRINTS_VARIABLE, PRINTS_LOOKUP):
         for match in pattern.finditer(view.data):
-            if HARMLESS_ECHO.search(match.group() or b"") is None:
+            captured = view.data.endswith(CAPTURES, 0, match.start())
+            if not captured and HARMLESS_ECHO.search(match.group() or b"") is None:
                 yield hit(view, match, Status.FAIL, "prints a variable that holds a secret")
 
 
