@@ -106,3 +106,12 @@ def test_spans_that_touch_with_the_same_modules_are_one() -> None:
         assert left.last < right.first
         assert left.last + 1 < right.first or left.modules != right.modules
     assert selective("mlp") in {o.choice for o in answer.alternatives}
+
+
+def test_a_plan_without_it_says_what_it_would_win() -> None:
+    answer = plan(h200_job(), "20GiB")
+    mixed = plan(h200_job(), "20GiB", per_layer=True)
+    assert mixed.chosen is not None
+    hint = f"a per-layer plan would cost {mixed.chosen.step_time_overhead:+.1%} in place of"
+    assert any(line.startswith(hint) for line in answer.why)
+    assert not any("per-layer plan would" in line for line in mixed.why)

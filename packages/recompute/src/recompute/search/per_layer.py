@@ -30,7 +30,8 @@ ENCLOSING = {"mlp_act": "mlp"}
 """Boundary that Megatron lacks -> the label that already contains it."""
 
 MAX_OPTIONS = 8
-"""Boundaries kept for mixing: the cheapest first on the Pareto front of bytes kept and cost."""
+"""Boundaries kept for mixing, evenly over the Pareto front of bytes kept and cost, besides the one of
+the best stock choice: a mix is then never worse than that choice."""
 
 Modules = tuple[str, ...]
 Mix = tuple[tuple[int, Modules], ...]
@@ -84,7 +85,11 @@ def _options(judge: Judge, stock: Sequence[Outcome]) -> list[Option]:
     for option in found:
         if not any(_at_most(better.kept, option.kept) for better in front):
             front.append(option)
-    return front if len(front) <= MAX_OPTIONS else _thinned(front)
+    if len(front) <= MAX_OPTIONS:
+        return front
+    best = next((o.choice.recompute_modules for o in stock if o.fits), ())
+    kept = {option.modules for option in _thinned(front)} | {best}
+    return [option for option in front if option.modules in kept]
 
 
 def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:

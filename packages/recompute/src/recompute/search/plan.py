@@ -18,7 +18,7 @@ from recompute.search.cost import CostModel
 from recompute.search.levers import cheaper_first
 from recompute.search.outcome import Judge, control_of, ranked
 from recompute.search.per_layer import best_per_layer
-from recompute.search.reasons import reasons
+from recompute.search.reasons import per_layer_hint, reasons
 from recompute.search.reserved import allocator_of
 from recompute.search.space import candidates, known_errors
 from recompute.search.types import Outcome, Plan, Predicts, Status
@@ -59,11 +59,10 @@ def plan(
         ConfigError: The job or the arguments do not say enough, or what they say is wrong.
         UnsupportedError: The job holds something that is not modelled.
     """
-    require_complete(job, EXPLAIN)
+    acted = normalize(require_complete(job, EXPLAIN))
+    revision, _ = revision_of(job)
     limit = budget_of(job, budget, gpu=gpu, margin=margin)
     rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
-    revision, _ = revision_of(job)
-    acted = normalize(job)
     make = predictor_of or _predictor
     predictor = make(acted)
     judge = Judge(predictor, CostModel(acted, rates), limit, control_of(predictor))
@@ -71,9 +70,15 @@ def plan(
     outcomes = ranked(judge.outcome(choice) for choice in space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
-    if per_layer and not control.fits:
-        outcomes = ranked((*best_per_layer(judge, outcomes), *outcomes))
+    wanted = not control.fits and (per_layer or details)
+    mixed = next(iter(best_per_layer(judge, outcomes)), None) if wanted else None
+    if per_layer and mixed is not None:
+        outcomes = ranked((mixed, *outcomes))
     chosen = _chosen(outcomes, control)
+    why: tuple[str, ...] = ()
+    if details:
+        why = reasons(job, judge, outcomes, chosen, known_errors(job, revision))
+        why += () if per_layer else per_layer_hint(stock, mixed)
     levers = cheaper_first(judge, outcomes, make) if details else ()
     return Plan(
         job=acted,
@@ -85,7 +90,7 @@ def plan(
         current=choice_of(job),
         closest=None if chosen is not None else _closest(outcomes),
         cheaper_first=levers,
-        why=reasons(job, judge, outcomes, chosen, known_errors(job, revision)) if details else (),
+        why=why,
         control_seconds=judge.cost.step_seconds(judge.control),
         assumptions=(
             *acted.assumptions,

@@ -181,6 +181,19 @@ def _rejected(
             yield f"{labels[0]} does not lower the peak: what it frees is not there at that moment"
 
 
+def per_layer_hint(stock: Outcome | None, mixed: Outcome | None) -> tuple[str, ...]:
+    """Say what a per-layer plan would win, where it wins more than the model's error."""
+    if mixed is None or not mixed.fits:
+        return ()
+    cost = f"{mixed.step_time_overhead:+.1%}"
+    if stock is None:
+        return (f"a per-layer plan fits, for {cost} step time: --per-layer",)
+    if stock.step_time_overhead - mixed.step_time_overhead < MODEL_ERROR:
+        return ()
+    stocked = f"{stock.step_time_overhead:+.1%}"
+    return (f"a per-layer plan would cost {cost} in place of {stocked}: --per-layer",)
+
+
 def _close_calls(
     judge: Judge, outcomes: Sequence[Outcome], chosen: Outcome | None
 ) -> Iterator[str]:
