@@ -60,7 +60,7 @@ def read(architecture: str, **fields: Any) -> Any:
             {"torch_dtype": "float16", "head_dim": 128},
             {"fp16": True, "kv_channels": 128},
         ),
-        ("MistralForCausalLM", {"sliding_window": 4096}, {"window_size": (4096, 0)}),
+        ("MistralForCausalLM", {"sliding_window": 4096}, {"window_size": (4095, 0)}),
         ("MistralForCausalLM", {"sliding_window": None}, {"window_size": None}),
         (
             "Qwen2ForCausalLM",
@@ -119,7 +119,7 @@ def read(architecture: str, **fields: Any) -> Any:
         (
             "Gemma2ForCausalLM",
             {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096},
-            {"window_size": (4096, 0), "window_attn_skip_freq": 2, "activation_func": "gelu"},
+            {"window_size": (4095, 0), "window_attn_skip_freq": 2, "activation_func": "gelu"},
         ),
         (
             "Gemma3ForCausalLM",

@@ -357,7 +357,7 @@ def test_model_args_yaml() -> None:
 
 
 def test_model_args_repeat_flags_and_leave_values_to_the_runner() -> None:
-    text = MODEL_ARGS.replace('"[moe_act layernorm]"', "mlp")
+    text = MODEL_ARGS.replace('"[moe_act layernorm]"', "mlp").rstrip() + "\n"
     job = read(
         text + "      --num-layers: 24\n      --seed: ${REPEAT}\n      --moe-layer-freq: 1\n"
     )

@@ -57,8 +57,6 @@ NORMALS: Final[Mapping[str, FrozenValue]] = MappingProxyType(
         "add_bias_linear": False,
         "hidden_dropout": 0.0,
         "position_embedding_type": "rope",
-        "persist_layer_norm": True,
-        "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
         "cross_entropy_loss_fusion": True,
         "gradient_accumulation_fusion": True,
@@ -66,15 +64,27 @@ NORMALS: Final[Mapping[str, FrozenValue]] = MappingProxyType(
         "attention_softmax_in_fp32": False,
     }
 )
-"""What Bridge sets for every decoder family here."""
-FUSED: Final = {"bias_activation_fusion": True, "apply_rope_fusion": True}
+"""What Bridge's GPT provider has, and every decoder family here. A family that names no fusion of bias and
+activation has none: its unfused SwiGLU saves more."""
+FUSED: Final = {
+    "bias_activation_fusion": True,
+    "bias_dropout_fusion": True,
+    "persist_layer_norm": True,
+}
 MOE: Final = {
     "moe_grouped_gemm": True,
     "moe_token_dispatcher_type": "alltoall",
     "moe_permute_fusion": True,
-    "moe_router_load_balancing_type": "aux_loss",
 }
-MLA: Final = {"multi_latent_attention": True, "qk_layernorm": True}
+MLA: Final = {
+    "multi_latent_attention": True,
+    "qk_layernorm": True,
+    "apply_rope_fusion": False,
+    "cross_entropy_fusion_impl": "te",
+    "moe_router_dtype": "fp32",
+    "moe_shared_expert_overlap": True,
+    "moe_router_load_balancing_type": "seq_aux_loss",
+}
 
 Config = Mapping[str, Any]
 More = Callable[[Config], Mapping[str, FrozenValue]]
@@ -103,7 +113,7 @@ def _deepseek(config: Config) -> Mapping[str, FrozenValue]:
         "moe_shared_expert_intermediate_size": shared * width or None,
         "moe_router_score_function": "sigmoid" if third else "softmax",
         "moe_router_enable_expert_bias": third,
-        "moe_router_load_balancing_type": "seq_aux_loss",
+        "make_vocab_size_divisible_by": 1280 if third else 3200,
         "q_lora_rank": config.get("q_lora_rank"),
         "num_query_groups": None,
         "kv_channels": None,
@@ -120,7 +130,7 @@ def _without_window(config: Config) -> Mapping[str, FrozenValue]:  # noqa: ARG00
 
 def _mistral(config: Config) -> Mapping[str, FrozenValue]:
     window = config.get("sliding_window")
-    return {"window_size": (int(window), 0)} if isinstance(window, int) and window > 0 else {}
+    return {"window_size": (window - 1, 0)} if isinstance(window, int) and window > 0 else {}
 
 
 def _mixtral(config: Config) -> Mapping[str, FrozenValue]:
@@ -145,7 +155,7 @@ def _gemma(config: Config) -> Mapping[str, FrozenValue]:
     window = config.get("sliding_window")
     extra: dict[str, FrozenValue] = {}
     if isinstance(window, int) and window > 0:
-        extra["window_size"] = (window, 0)
+        extra["window_size"] = (window - 1, 0)
         extra["window_attn_skip_freq"] = int(pattern) if isinstance(pattern, int) else 2
     return extra
 
@@ -154,7 +164,7 @@ def _gpt_oss(config: Config) -> Mapping[str, FrozenValue]:
     window = config.get("sliding_window")
     return {
         "moe_ffn_hidden_size": config.get("intermediate_size"),
-        "window_size": (int(window), 0) if isinstance(window, int) else None,
+        "window_size": (window - 1, 0) if isinstance(window, int) else None,
         "window_attn_skip_freq": 2 if isinstance(window, int) else None,
         "moe_router_topk": config.get("num_experts_per_tok", config.get("experts_per_token", 4)),
     }
@@ -181,26 +191,28 @@ _SYMBOLS: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 _GEGLU: Final = {"layernorm_zero_centered_gamma": True, "share_embeddings_and_output_weights": True}
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    Family(architectures=("LlamaForCausalLM",), model_types=("llama",), fixed=FUSED),
     Family(
-        architectures=("MistralForCausalLM",), model_types=("mistral",), fixed=FUSED, more=_mistral
+        architectures=("LlamaForCausalLM",),
+        model_types=("llama",),
+        fixed={**FUSED, "apply_rope_fusion": True},
     ),
-    Family(architectures=("Qwen2ForCausalLM",), model_types=("qwen2",), fixed=FUSED, more=_qwen2),
+    Family(architectures=("MistralForCausalLM",), model_types=("mistral",), more=_mistral),
+    Family(architectures=("Qwen2ForCausalLM",), model_types=("qwen2",), more=_qwen2),
     Family(
         architectures=("Qwen3ForCausalLM",),
         model_types=("qwen3",),
-        fixed={**FUSED, "qk_layernorm": True},
+        fixed={"qk_layernorm": True},
     ),
     Family(
         architectures=("Qwen3MoeForCausalLM",),
         model_types=("qwen3_moe",),
-        fixed={**FUSED, **MOE, "qk_layernorm": True},
+        fixed={**MOE, "moe_router_load_balancing_type": "aux_loss", "qk_layernorm": True},
         more=_qwen3_moe,
     ),
     Family(
         architectures=("MixtralForCausalLM",),
         model_types=("mixtral",),
-        fixed={**FUSED, **MOE},
+        fixed=MOE,
         more=_mixtral,
     ),
     Family(
@@ -212,7 +224,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         architectures=("GemmaForCausalLM",),
         model_types=("gemma",),
-        fixed={**_GEGLU, "bias_activation_fusion": True},
+        fixed=_GEGLU,
     ),
     Family(
         architectures=("Gemma2ForCausalLM",),
@@ -223,7 +235,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         architectures=("Gemma3ForCausalLM",),
         model_types=("gemma3", "gemma3_text"),
-        fixed={**_GEGLU, "qk_layernorm": True, "bias_activation_fusion": True},
+        fixed={**_GEGLU, "qk_layernorm": True},
         more=_gemma,
     ),
     Family(
@@ -234,6 +246,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
             "activation_func": "quick_gelu",
             "add_bias_linear": True,
             "bias_activation_fusion": True,
+            "moe_router_load_balancing_type": "none",
             "position_embedding_type": "yarn",
             "softmax_type": "learnable",
         },
@@ -243,9 +256,17 @@ FAMILIES: Final[tuple[Family, ...]] = (
         architectures=("NemotronHForCausalLM",),
         model_types=("nemotron_h",),
         fixed={
+            **MOE,
             "gated_linear_unit": False,
             "activation_func": "squared_relu",
             "position_embedding_type": "none",
+            "bias_dropout_fusion": True,
+            "persist_layer_norm": True,
+            "moe_router_score_function": "sigmoid",
+            "moe_router_enable_expert_bias": True,
+            "moe_router_load_balancing_type": "seq_aux_loss",
+            "moe_router_dtype": "fp32",
+            "moe_shared_expert_overlap": True,
         },
         more=_nemotron_h,
     ),
@@ -282,6 +303,14 @@ def read_huggingface(config: Config, path: str) -> Draft:
     for name, value in {**NORMALS, **family.fixed, **more}.items():
         if name not in seen or name in more:
             draft.change(f"model.{name}", value, f"Bridge's {family.model_types[0]} model", SOURCE)
+    vocab = draft.get("model", "vocab_size")
+    if isinstance(vocab, int) and "make_vocab_size_divisible_by" not in more:
+        draft.change(
+            "model.make_vocab_size_divisible_by",
+            min(128, vocab & -vocab),
+            "the largest power of two up to 128 that divides the vocabulary",
+            f"{SOURCE}/conversion/model_bridge.py make_vocab_size_divisible_by",
+        )
     if draft.get("model", "num_moe_experts") and not draft.has("model", "moe_ffn_hidden_size"):
         draft.change(
             "model.moe_ffn_hidden_size",

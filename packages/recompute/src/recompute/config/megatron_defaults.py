@@ -94,6 +94,11 @@ class _Arguments:
         for name, default, target in IMPLIED:
             if name not in self.given:
                 self.implied(target, f"Megatron-LM's default of {name}", ARGUMENTS, value=default)
+        if self.on("multi_latent_attention"):
+            for name, default in (("q_lora_rank", None), ("kv_lora_rank", 32)):
+                flag = "--" + name.replace("_", "-")
+                why = f"default of {flag}"
+                self.implied(f"model.{name}", why, ARGUMENTS, value=default)
         self.implied(
             "model.persist_layer_norm",
             "on unless --no-persist-layer-norm",
