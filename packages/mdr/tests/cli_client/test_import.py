@@ -104,6 +104,16 @@ def test_an_apm_lock(mdr: Person) -> None:
     mdr("verify")
 
 
+def test_an_apm_lock_s_own_hashes_match_what_is_not_on_disk(mdr: Person) -> None:
+    version = mdr.registry.add("demo")
+    text = APM_LOCK.replace("sha256:00", f"sha256:{version.sha256}")
+    (mdr.project / "apm.lock.yaml").write_text(text)
+    document = mdr.json("import", "apm.lock.yaml", code=1)
+    assert [m["sha256"] for m in document["matched"]] == [version.sha256]
+    mdr("install")
+    assert mdr.tree()[".claude/skills/demo/SKILL.md"] == skill_text("demo")
+
+
 def test_a_clawhub_lock(mdr: Person) -> None:
     mdr.registry.add("demo", repository="openclaw/skills", path="skills/someone/demo/SKILL.md")
     put(mdr.project, "skills/demo/SKILL.md", skill_text("demo"))

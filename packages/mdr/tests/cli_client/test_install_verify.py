@@ -290,3 +290,16 @@ def test_list_says_what_is_there_and_in_which_state(locked: Person) -> None:
     (locked.project / ".claude/skills/other").rmdir()
     assert locked.json("list")["entries"][1]["state"] == "not_installed"
     assert "not_installed" in locked("list").out
+
+
+def test_verify_does_not_accept_a_folder_outside_the_root(locked: Person, tmp_path: Path) -> None:
+    (locked.project / ".claude").rename(tmp_path / "outside")
+    (locked.project / ".claude").symlink_to(tmp_path / "outside")
+    problems = locked.json("verify", code=1)["problems"]
+    assert {(p["ref"], p["problem"]) for p in problems} == {
+        ("acme/skills/demo", "changed"),
+        ("acme/skills/other", "changed"),
+    }
+    assert (tmp_path / "outside/skills/demo/SKILL.md").exists()
+    locked("remove", "demo", code=1)
+    assert (tmp_path / "outside/skills/demo/SKILL.md").exists()

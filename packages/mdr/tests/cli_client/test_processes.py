@@ -19,10 +19,12 @@ from mdr.store.files import FileBlobStore
 
 KILLER = """
 import os, signal, sys
-point, counter = int(sys.argv.pop(1)), 0
+point, counter, swaps = int(sys.argv.pop(1)), 0, [0]
 WATCHED = ("place.py", "exchange.py", "installer.py", "receipts.py", "exclusive.py")
 def trace(frame, event, argument):
     global counter
+    if frame.f_code.co_name == "_swap" and event == "line":
+        swaps.append(counter)
     if not frame.f_code.co_filename.endswith(WATCHED):
         return None
     if event == "line":
@@ -36,11 +38,10 @@ try:
     run()
 finally:
     sys.settrace(None)
-    sys.stderr.write(f"lines {counter}\\n")
+    sys.stderr.write(f"lines {counter} {swaps[1] if swaps[1:] else 0} {swaps[-1]}\\n")
 """
 """Runs mdr and kills it with SIGKILL before the Nth line of the modules that write."""
 
-POINTS = 16
 NAMES = ("one", "two")
 
 
@@ -134,12 +135,15 @@ def test_kill_9_at_many_points_leaves_old_or_new_whole(machine: Machine) -> None
     machine.lock(machine.new)
     code, said = machine.run("-c", KILLER, "0", "install")
     assert code == 0, said
-    total = int(said.rpartition("lines ")[2])
-    assert total > 200
+    total, first, last = (int(number) for number in said.rpartition("lines ")[2].split())
+    assert 0 < first < last < total
     new = machine.places()
     assert all(old[place] != new[place] for place in old)
     mixed = 0
-    for point in sorted({1 + number * total // POINTS for number in range(POINTS)}):
+    everywhere = {1 + number * total // 6 for number in range(6)}
+    for point in sorted(
+        everywhere | {first + number * (last + 8 - first) // 10 for number in range(10)}
+    ):
         machine.lock(machine.old)
         assert machine.run("-m", "mdr", "install")[0] == 0
         machine.lock(machine.new)
@@ -152,15 +156,15 @@ def test_kill_9_at_many_points_leaves_old_or_new_whole(machine: Machine) -> None
         assert machine.run("-m", "mdr", "install") == (0, AnyText())
         assert machine.places() == new
         assert machine.litter() == []
-    assert mixed > 0  # some points lie between two swaps, so the loop did reach the dangerous part
+    assert mixed > 0  # some points lie between two of the four swaps
 
 
 def test_kill_9_of_a_first_install_leaves_nothing_or_all_of_a_skill(machine: Machine) -> None:
     machine.lock(machine.new)
     code, said = machine.run("-c", KILLER, "0", "install")
     assert code == 0, said
-    total, new = int(said.rpartition("lines ")[2]), machine.places()
-    for point in sorted({1 + number * total // 12 for number in range(12)}):
+    total, new = int(said.rpartition("lines ")[2].split()[0]), machine.places()
+    for point in sorted({1 + number * total // 8 for number in range(8)}):
         for name in NAMES:
             subprocess.run(
                 [

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from registry_simulator import Simulator
 
 from mdr.install.candidate import entry_from
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mdr.errors import MdrError
+
+
+settings.register_profile("client", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("client")  # how fast a busy machine draws is no property of the code
 
 
 @dataclass

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.artifact.types import Kind
+from mdr.digest import Sha256, is_sha256
 from mdr.errors import UsageError
 from mdr.install.agents import AGENTS
 from mdr.install.portable import path_problem
@@ -41,6 +42,8 @@ class Foreign:
     """``owner/repo`` when the lock says one."""
     places: tuple[str, ...]
     """Where its named file may lie below :func:`base_folder`, ``/`` as separator, best first."""
+    stated: tuple[tuple[str, Sha256], ...] = ()
+    """(place, SHA-256) where the lock states the hash of the named file; used when it is not on disk."""
 
 
 def read_foreign(path: Path) -> tuple[Foreign, ...]:
@@ -113,11 +116,21 @@ def _apm(path: Path, document: dict[str, Any]) -> Iterator[Foreign]:
         grouped: dict[str, list[str]] = {}
         for place in named:
             grouped.setdefault(_name_of(place), []).append(place)
+        hashes = _stated(item.get("deployed_file_hashes"))
         for name, places in grouped.items():
-            yield Foreign(name=name, source=source, places=tuple(places))
+            stated = tuple((place, hashes[place]) for place in places if place in hashes)
+            yield Foreign(name=name, source=source, places=tuple(places), stated=stated)
         if not grouped:
             name = str(item.get("virtual_path") or item.get("repo_url") or "?")
             yield Foreign(name=name, source=source, places=())
+
+
+def _stated(hashes: object) -> dict[str, Sha256]:
+    """Return the hashes that are SHA-256; anything else is no use for matching."""
+    if not isinstance(hashes, dict):
+        return {}
+    texts = {str(place): str(value).removeprefix("sha256:") for place, value in hashes.items()}
+    return {place: Sha256(text) for place, text in texts.items() if is_sha256(text)}
 
 
 def _named_files(deployed: str) -> list[str]:

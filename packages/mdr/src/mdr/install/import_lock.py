@@ -107,7 +107,7 @@ def _match(
     foreign: Foreign,
     targets: tuple[Target, ...],
 ) -> Matched | Unmatched:
-    found = _on_disk(base, foreign)
+    found = _on_disk(base, foreign) or dict(foreign.stated)
     if not found:
         return Unmatched(
             name=foreign.name, why="its files are not on disk, so there is no content to match"

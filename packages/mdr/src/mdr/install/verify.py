@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mdr.errors import Refusal
-from mdr.install.destination import destinations
+from mdr.install.destination import destinations, real_parent
 from mdr.install.installer import find
 from mdr.install.judge import regrade
 from mdr.install.links import expand_links
@@ -87,6 +87,8 @@ def verify(lock: Lock, roots: Roots, read: Callable[[Sha256], bytes | None]) -> 
         try:
             expected = expand_links(entry.files, read)
             places = destinations(entry, roots)
+            for place in places:
+                real_parent(place)
         except Refusal as error:
             troubles.append(_refused(entry, error))
             continue
