@@ -326,9 +326,9 @@ def unfused_attention(model: ModelConfig, shape: Shape, widths: HeadWidths) -> t
 
 
 def _softmax(model: ModelConfig, shape: Shape, elements: int) -> Op:
-    """Softmax of the scores, in FP32 and cast back when Megatron's kernel does not fuse it."""
+    """Softmax of the scores, in FP32 and cast back when no kernel fuses it."""
     scores = elements * shape.act
-    fp32 = model.attention_softmax_in_fp32 and not model.masked_softmax_fusion and shape.act < 4
+    fp32 = model.attention_softmax_in_fp32 and shape.act < 4 and not _fuses_softmax(model, shape)
     return Op(
         name="self_attention.core_attention.softmax",
         kind=OpClass.ELEMENTWISE,
@@ -340,6 +340,19 @@ def _softmax(model: ModelConfig, shape: Shape, elements: int) -> Op:
         backward_workspace=elements * 4 * 2 if fp32 else 0,
         traffic=scores * (6 if fp32 else 2),
     )
+
+
+def _fuses_softmax(model: ModelConfig, shape: Shape) -> bool:
+    """Say whether one kernel scales, masks and normalises the scores.
+
+    Megatron's own asks ``masked_softmax_fusion``, Transformer Engine's the sizes alone
+    (TransformerEngine v2.20 transformer_engine/pytorch/attention/dot_product_attention/softmax.py
+    FusedScaleMaskSoftmax.is_kernel_available).
+    """
+    if model.transformer_impl == "local":
+        return model.masked_softmax_fusion
+    fits = 16 < shape.seq < 16384 and shape.seq % 8 == 0
+    return fits and shape.batch * shape.heads % 4 == 0
 
 
 def _base(name: str) -> str:
