@@ -25,6 +25,16 @@ _IMPL_FIELD: Final = ORDER["0.15"]
 _REGIONS: Final = ORDER["0.16"]
 _MODULES_FIELD: Final = ORDER["0.18"]
 
+ARCHITECTURE_FIELDS: Final = (
+    "_target_",
+    "model_type",
+    "architectures",
+    "model_name",
+    "hf_model_id",
+    "name",
+)
+"""Fields in which jobs name the model they build."""
+
 GDN_VARIANTS: Final = frozenset({"gated_delta_net", "gdn", "gdn2"})
 """Values of ``experimental_attention_variant`` that give gated delta net layers."""
 
@@ -149,7 +159,12 @@ class Case:
     @property
     def architecture(self) -> str:
         """Names that the job gives its model: recipe, class or architecture, lower case."""
-        return f"{self.job.identity.path} {self.foreign('_target_', '')} {self.foreign('model_type', '')}".lower()
+        if not self.job.unmodelled and not self.published:
+            return ""
+        names = [str(self.foreign(name, "")) for name in ARCHITECTURE_FIELDS]
+        if self.published:
+            names.append(self.job.identity.path)
+        return " ".join(names).lower()
 
     def foreign(self, name: str, default: Any = None) -> Any:
         """Return a field that is known but has no place in our sections, by its last name."""

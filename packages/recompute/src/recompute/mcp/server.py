@@ -1,0 +1,154 @@
+"""The server that agents speak to: every command is one tool that returns the command's document.
+
+Tools read job files that they are named and nothing else; they write nothing and start nothing. An error
+is the document ``recompute.error/1``, so that an agent sees code and hint instead of a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from recompute import __version__
+from recompute.errors import ConfigError, RecomputeError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+INSTRUCTIONS: Final = (
+    "Activation recompute for Megatron Core and Megatron Bridge. Check a job before you change or "
+    "launch it: check names what fails or does nothing on the exact revision, and the overrides to "
+    "paste. Always write recompute_modules out: null means core_attn, [] means no recompute."
+)
+
+Document = dict[str, Any]
+Tool = Callable[..., Document]
+
+
+def check(job: str, overrides: list[str] | None = None, mcore: str | None = None) -> Document:
+    """Check a job's settings against one Megatron Core revision.
+
+    Args:
+        job: Path of a job file in any accepted form, or recipe:NAME.
+        overrides: Hydra style, such as model.recompute_granularity=selective.
+        mcore: A version (0.8 to 0.19, main, dev, pin), bridge-VERSION, or the path of a source tree.
+
+    Returns:
+        The document recompute.check/1: ok, findings with the fix of each, and where each was read.
+    """
+    from recompute.config.load import load
+    from recompute.report.check_document import check_document
+    from recompute.report.check_run import check_job
+
+    return check_document(check_job(load(_named(job), *(overrides or ())), mcore))
+
+
+def rules(mcore: str | None = None, rule: str | None = None) -> Document:
+    """List the rules, all of them or those of one Megatron Core revision.
+
+    Args:
+        mcore: A version, bridge-VERSION, or the path of a source tree.
+        rule: Only the rule with this id.
+
+    Returns:
+        The document recompute.rules/1.
+    """
+    from recompute.report.check_run import target_of
+    from recompute.report.rules_document import rules_document
+    from recompute.rules.diff import rules_of
+    from recompute.rules.table import BY_ID, RULES
+
+    if rule is not None and rule not in BY_ID:
+        raise ConfigError("unknown-rule", f"no rule {rule[:60]!r}", hint="rules lists them")
+    revision = None if mcore is None else target_of(mcore).revision.name
+    chosen = RULES if revision is None else rules_of(revision)
+    return rules_document([row for row in chosen if rule in (None, row.id)], revision)
+
+
+def rules_diff(
+    before: str, after: str, job: str | None = None, overrides: list[str] | None = None
+) -> Document:
+    """Say what changes from one Megatron Core revision to another, for every job or for one.
+
+    Args:
+        before: The revision that is left.
+        after: The revision that is gone to.
+        job: Path of a job file or recipe:NAME; its settings only.
+        overrides: Hydra style.
+
+    Returns:
+        The document recompute.rules/1 with labels, fields and rules that differ.
+    """
+    from recompute.report.check_run import target_of
+    from recompute.report.document import envelope
+    from recompute.report.rules_document import diff_document
+    from recompute.rules.diff import diff
+
+    first, second = target_of(before).revision, target_of(after).revision
+    if job is None:
+        return diff_document(diff(first, second), first.name, second.name, None)
+    from recompute.config.load import load
+
+    loaded = load(_named(job), *(overrides or ()))
+    identity = envelope("rules", loaded)["job"]
+    return diff_document(diff(first, second, loaded), first.name, second.name, identity)
+
+
+TOOLS: Final[Mapping[str, Tool]] = {"check": check, "rules": rules, "rules_diff": rules_diff}
+"""Tool name -> function; its docstring is what the agent reads."""
+
+
+def answered(tool: Tool) -> Tool:
+    """Return the tool with errors as documents, keeping its signature and docstring."""
+    import functools
+
+    from recompute.report.document import json_value
+
+    @functools.wraps(tool)
+    def call(*args: Any, **kwargs: Any) -> Document:
+        try:
+            document: Document = json_value(tool(*args, **kwargs))
+        except RecomputeError as error:
+            return {
+                "schema": "recompute.error/1",
+                "code": error.code,
+                "message": error.message,
+                "hint": error.hint,
+                "data": json_value(error.data),
+            }
+        return document
+
+    return call
+
+
+def build(tools: Mapping[str, Tool] = TOOLS) -> MCPServer:
+    """Return a server with the given tools.
+
+    Raises:
+        ConfigError: ``mcp-missing`` when the mcp package is not installed.
+    """
+    try:
+        from mcp.server import MCPServer
+    except ImportError:
+        raise ConfigError(
+            "mcp-missing",
+            "the mcp package is not installed",
+            hint="pip install 'megatron-recompute[mcp]'",
+        ) from None
+    server = MCPServer(
+        "recompute", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    for name, tool in tools.items():
+        server.add_tool(answered(tool), name=name)
+    return server
+
+
+def _named(job: str) -> str:
+    """Refuse standard input, which belongs to the protocol here."""
+    if job.strip() in ("", "-"):
+        raise ConfigError(
+            "no-stdin",
+            "standard input carries the protocol here, not a job",
+            hint="name a job file or recipe:NAME",
+        )
+    return job
