@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from recompute.config.gpus import Gpu
     from recompute.config.schema import JobConfig
 
+HINT_CHUNKS = 64
+"""Model chunks up to which a plan also says, unasked, what a per-layer plan would win: it takes longer."""
+
 
 def plan(
     job: JobConfig,
@@ -70,7 +73,8 @@ def plan(
     outcomes = ranked(judge.outcome(choice) for choice in space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
-    wanted = not control.fits and (per_layer or details)
+    small = sum(len(stage.chunks) for stage in predictor.stages) <= HINT_CHUNKS
+    wanted = not control.fits and (per_layer or (details and small))
     mixed = next(iter(best_per_layer(judge, outcomes)), None) if wanted else None
     if per_layer and mixed is not None:
         outcomes = ranked((mixed, *outcomes))
