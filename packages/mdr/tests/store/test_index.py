@@ -166,7 +166,7 @@ def test_a_manifest_that_was_changed_is_noticed(engine: Engine, tmp_path: Path) 
 
 
 def test_a_failed_transaction_leaves_nothing(engine: Engine) -> None:
-    with pytest.raises(StoreError), writing(engine) as connection:
+    with pytest.raises(StoreError), writing(engine) as connection:  # noqa: PT012 - the transaction is what fails
         ensure_source(connection, "h", "o/r", "x")
         connection.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
     assert Index(engine).sources() == []
