@@ -150,3 +150,34 @@ def test_import_finds_the_version_by_content(shell: Person, repository: Path) ->
     assert entry["targets"] == ["project:openclaw"]
     shell("install")
     shell("verify")
+
+
+def test_newer_commits_are_seen_without_indexing_by_hand(shell: Person, repository: Path) -> None:
+    shell("add", REF, "--to", "claude")
+    commit(repository, {"skills/demo/SKILL.md": NEW + b"third\n"}, "2026-03-01")
+    assert shell.json("outdated", "--no-index")["items"] == []
+    (item,) = shell.json("outdated", code=1)["items"]
+    assert item["latest"]["label"].startswith("git:20260302")
+    commit(repository, {"skills/demo/SKILL.md": NEW + b"fourth\n"}, "2026-04-01")
+    assert shell.json("update")["updated"][0]["to"]["label"].startswith("git:20260402")
+    commit(repository, {"skills/demo/SKILL.md": NEW + b"fifth\n"}, "2026-05-01")
+    assert shell.json("add", REF)["entry"]["label"].startswith("git:20260502")
+
+
+def test_a_source_that_is_gone_is_a_note_not_a_failure(shell: Person, repository: Path) -> None:
+    repository.rename(repository.with_name("moved"))
+    done = shell("add", REF, "--to", "claude")
+    assert "could not be asked, using what is indexed" in done.err
+    assert "could not be asked" in shell("outdated").err
+    assert shell.json("update") == {"schema": "mdr.update/1", "updated": [], "held": []}
+
+
+def test_a_label_that_is_newer_than_the_index_is_found(shell: Person, repository: Path) -> None:
+    commit(repository, {"skills/demo/SKILL.md": NEW + b"third\n"}, "2026-03-01")
+    head = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout[:7]
+    assert (
+        shell.json("add", f"{REF}@git:20260302.{head}", "--no-index", code=2)["code"] == "not-found"
+    )
+    shell("add", f"{REF}@git:20260302.{head}", "--to", "claude")

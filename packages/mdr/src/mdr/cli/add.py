@@ -86,7 +86,7 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
     from mdr.install.judge import hosts
 
     if as_json:
-        for note in candidate.resolved.notes:
+        for note in (*candidate.warnings, *candidate.resolved.notes):
             talk(f"note: {note}")
         return
     entry, source = candidate.entry, candidate.resolved.source
@@ -102,7 +102,7 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
         talk(
             f"  {finding.status}: {finding.check}, line {finding.line}: {finding.why}: {finding.shown}"
         )
-    for note in candidate.resolved.notes:
+    for note in (*candidate.warnings, *candidate.resolved.notes):
         talk(f"  note: {note}")
 
 

@@ -23,11 +23,14 @@ def command(*, no_index: bool, as_json: bool, settings: Settings) -> int:
     """List the entries of mdr.lock for which there is something newer; exit 1 when there is."""
     from mdr.errors import BadReference
     from mdr.install.outdated import newer
+    from mdr.install.refresh import refresh
     from mdr.install.workspace import open_workspace
 
     workspace = open_workspace(replace(settings, index_on_demand=not no_index))
     lock, registry = workspace.lock(), workspace.registry()
     items, unknown = [], []
+    for line in refresh(registry, ((entry.host, entry.repository) for entry in lock.entries)):
+        talk(f"note: {line}")
     for entry in lock.entries:
         try:
             found = newer(entry, registry)

@@ -25,7 +25,7 @@ def command(*, refs: tuple[str, ...], as_json: bool, settings: Settings) -> int:
 
     workspace = open_workspace(settings)
     lock = workspace.lock()
-    entries = tuple(dict.fromkeys(one_entry(lock, ref.partition("@")[0]) for ref in refs))
+    entries = tuple(dict.fromkeys(one_entry(lock, ref) for ref in refs))
     removed = remove(workspace, entries, workspace.cached)
     if as_json:
         kept = [{"path": item.path, "why": item.why} for item in removed.kept]

@@ -47,12 +47,13 @@ def command(
     settings: Settings,
 ) -> int:
     """Move labels to their newest version, showing lines and meaning of each change first."""
+    from mdr.install.refresh import refresh
     from mdr.install.update import Gate, apply, plan
     from mdr.install.workspace import one_entry, open_workspace
 
     workspace = open_workspace(replace(settings, index_on_demand=not no_index))
     lock = workspace.lock()
-    entries = tuple(one_entry(lock, ref.partition("@")[0]) for ref in refs) or lock.entries
+    entries = tuple(one_entry(lock, ref) for ref in refs) or lock.entries
     ask = not yes and not as_json and is_terminal()
 
     def agree(move: Move) -> bool:
@@ -67,6 +68,8 @@ def command(
         agree=agree,
     )
     registry = workspace.registry()
+    for line in refresh(registry, ((entry.host, entry.repository) for entry in entries)):
+        talk(f"note: {line}")
     fetcher = workspace.fetcher_of(registry)
     moves, held = plan(registry, entries, gate, fetcher)
     backups = apply(workspace, moves, fetcher, force=force).backups if moves else ()

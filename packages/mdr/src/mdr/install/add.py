@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mdr.errors import LockError, Refusal, UsageError
+from mdr.errors import BadReference, LockError, Refusal, UsageError
 from mdr.install.agents import BY_NAME, SHARED_AGENT, detect
 from mdr.install.candidate import entry_from, merged_targets, with_entry
 from mdr.install.destination import destinations, relative_place
@@ -14,7 +14,9 @@ from mdr.install.judge import document, graded, judge, regrade
 from mdr.install.links import expand_links
 from mdr.install.lock import Scope, Target
 from mdr.install.policy import check_grade, check_license, check_owner
+from mdr.install.refresh import refresh
 from mdr.install.workspace import as_refusal
+from mdr.reference.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from mdr.install.lock import Entry
     from mdr.install.workspace import Workspace
     from mdr.reference.types import Reference
-    from mdr.registry.interface import Resolved
+    from mdr.registry.interface import Registry, Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class Candidate:
     verdict: AuditResult
     fetcher: Fetcher
     """Holds the verified bytes."""
+    warnings: tuple[str, ...] = ()
+    """What to tell the person, such as a host that could not be asked for newer versions."""
 
     @property
     def bytes_in_all(self) -> int:
@@ -107,7 +111,7 @@ def prepare(
             grade-mismatch, registry-answer, no-place, format-mismatch, unportable-path.
     """
     registry = workspace.registry()
-    resolved = registry.resolve(reference)
+    resolved, warnings = _resolve(registry, reference)
     bare = entry_from(resolved, reference, ())
     chosen = (_usable(bare, targets) if guessed else ()) or targets
     entry = replace(bare, targets=tuple(sorted(set(chosen))))
@@ -119,8 +123,27 @@ def prepare(
     expand_links(entry.files, fetcher.get)
     verdict = judge(entry, fetcher.read(entry.sha256))
     return Candidate(
-        entry=graded(entry, verdict), resolved=resolved, verdict=verdict, fetcher=fetcher
+        entry=graded(entry, verdict),
+        resolved=resolved,
+        verdict=verdict,
+        fetcher=fetcher,
+        warnings=warnings,
     )
+
+
+def _resolve(registry: Registry, reference: Reference) -> tuple[Resolved, tuple[str, ...]]:
+    """Resolve, asking the host first for the newest label, and again for a version not known yet."""
+    where = [(reference.host, reference.repository)]
+    if isinstance(reference.selector, Latest):
+        warnings = refresh(registry, where)
+        return registry.resolve(reference), warnings
+    try:
+        return registry.resolve(reference), ()
+    except BadReference as error:
+        if error.code != "not-found":
+            raise
+    warnings = refresh(registry, where)
+    return registry.resolve(reference), warnings
 
 
 def check_policy(workspace: Workspace, candidate: Candidate, *, asked: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The JSON documents of the client commands (contract.md, documents of mdr)."""
+"""The JSON documents of the client commands; keys and order are stable and only ever added to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mdr.lock``: the values it holds and the exact bytes it is written as (contract.md, mdr.lock).
+"""``mdr.lock``: the values it holds and the exact bytes it is written as (docs/reference/mdr-lock.md).
 
 The file is deterministic: entries sorted by host, then ref, keys in a fixed order, one line per file
 hash, no timestamps, so that two people who lock the same versions get the same bytes and git merges

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mdr.errors import PolicyError
+from mdr.errors import BadReference, PolicyError
 from mdr.install.candidate import entry_from, reference_to, with_entry
 from mdr.install.capability import gained
 from mdr.install.compare import Comparison, compare_resolved
 from mdr.install.installer import Report, Request, install
 from mdr.install.judge import graded, judge, regrade
 from mdr.install.lock import Pin
-from mdr.install.outdated import locked_version, newer
+from mdr.install.outdated import Newer, locked_version, newer
 from mdr.install.policy import check_grade, check_license, check_owner
 from mdr.reference.types import Label
 from mdr.registry.documents import version_document
@@ -115,17 +115,13 @@ def move_document(move: Move) -> dict[str, Any]:
 
 
 def _consider(entry: Entry, registry: Registry, gate: Gate, fetcher: Fetcher) -> Move | Held | None:
-    found = newer(entry, registry)
-    if entry.pin is Pin.SHA256:
-        why = "pinned by sha256, which never moves"
-        if found is not None and not found.folder_only:
-            why += f"; {found.latest.label} is newer: `mdr add {entry.ref}@{found.latest.label}`"
-        return Held(ref=entry.ref, why=why, refused=False)
-    if found is None:
-        return None
-    if found.folder_only:
-        why = "only files around it changed since its label; a label names one folder"
-        return Held(ref=entry.ref, why=why, refused=False)
+    try:
+        found = newer(entry, registry)
+    except BadReference as error:
+        return Held(ref=entry.ref, why=f"not known here: {error.message}", refused=False)
+    fixed = _fixed(entry, found)
+    if fixed is not None or found is None:
+        return fixed
     move = _move(entry, found.latest.label, registry, fetcher)
     objection = _objection(move, gate)
     if objection is not None:
@@ -133,6 +129,19 @@ def _consider(entry: Entry, registry: Registry, gate: Gate, fetcher: Fetcher) ->
     if gate.agree is not None and not gate.agree(move):
         return Held(ref=entry.ref, why="not wanted", refused=False)
     return move
+
+
+def _fixed(entry: Entry, found: Newer | None) -> Held | None:
+    """Say why an entry cannot move whatever the newer version holds."""
+    if entry.pin is Pin.SHA256:
+        why = "pinned by sha256, which never moves"
+        if found is not None and not found.folder_only:
+            why += f"; {found.latest.label} is newer: `mdr add {entry.ref}@{found.latest.label}`"
+        return Held(ref=entry.ref, why=why, refused=False)
+    if found is not None and found.folder_only:
+        why = "only files around it changed since its label; a label names one folder"
+        return Held(ref=entry.ref, why=why, refused=False)
+    return None
 
 
 def _move(entry: Entry, label: str, registry: Registry, fetcher: Fetcher) -> Move:

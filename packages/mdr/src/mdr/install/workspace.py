@@ -99,15 +99,12 @@ def open_workspace(settings: Settings) -> Workspace:
 def one_entry(lock: Lock, ref: str) -> Entry:
     """Find the entry that a person names: by ref, by name alone, by ``owner/repo:path``.
 
+    A selector behind it, as ``add`` takes, is ignored.
+
     Raises:
         mdr.errors.UsageError: not-in-lock or ambiguous-reference.
     """
-    wanted = ref.lower()
-    found = lock.find(ref) or tuple(
-        entry
-        for entry in lock.entries
-        if wanted in {entry.name.lower(), f"{entry.repository}:{entry.path}".lower()}
-    )
+    found = _named(lock, ref) or _named(lock, ref.rpartition("@")[0])
     if len(found) == 1:
         return found[0]
     if not found:
@@ -123,6 +120,15 @@ def one_entry(lock: Lock, ref: str) -> Entry:
         f"{ref} means {len(refs)} entries of {LOCK_NAME}",
         hint=f"name one of: {', '.join(refs)}",
         data={"ref": ref, "candidates": refs},
+    )
+
+
+def _named(lock: Lock, text: str) -> tuple[Entry, ...]:
+    wanted = text.lower()
+    return lock.find(text) or tuple(
+        entry
+        for entry in lock.entries
+        if wanted in {entry.name.lower(), f"{entry.repository}:{entry.path}".lower()}
     )
 
 

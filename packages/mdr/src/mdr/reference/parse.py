@@ -1,4 +1,4 @@
-"""Parse and format references (contract.md, mdr, References).
+"""Parse and format references (docs/reference/mdr-lock.md says what a lock keeps of them).
 
 Two forms, each with an optional host in front and an optional selector behind::
 
