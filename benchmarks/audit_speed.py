@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - look-alike characters are test data
 """Grades and times of the audit on real files, and times on hostile ones.
 
 Run: ``python benchmarks/audit_speed.py [GIT_REPOSITORY ...]``; each is read at HEAD, from its object

@@ -20,7 +20,7 @@ from mdr.artifact.frontmatter import Frontmatter, read_frontmatter
 from mdr.audit.fold import folded
 from mdr.audit.markdown import visible_bytes
 from mdr.audit.rx import Rx
-from mdr.audit.urls import Link, bare_hosts, links, suspect_hosts, suspect_links
+from mdr.audit.urls import Link, bare_hosts, links
 from mdr.audit.view import View
 
 if TYPE_CHECKING:
@@ -121,12 +121,6 @@ class Text:
         """The links of the folded text, and hosts named to programs that connect."""
         view = self.folded
         return (*links(view.lower), *bare_hosts(view.data))
-
-    @cached_property
-    def suspects(self) -> tuple[Link, ...]:
-        """Those links that may lead to a drop or to a bare address; most files have none."""
-        view = self.folded
-        return (*suspect_links(view.lower), *suspect_hosts(view.data))
 
     def position(self, offset: int) -> tuple[int, int]:
         """Return the 1-based line and column (code points) of an offset in the source."""

@@ -8,10 +8,9 @@ Python releases.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 from mdr.audit.drops import DROP_HOSTS
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mdr.audit.rx import Match
+    from mdr.audit.view import View
 
 SCHEMED: Final = rb"\b[a-z][a-z0-9+.-]*:(?:\\?/){2}"
 LINK: Final = Rx(
@@ -49,8 +49,7 @@ BARE: Final = Rx(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """One link of the folded text."""
 
     start: int
@@ -106,45 +105,60 @@ def _bare(host: str) -> str:
 
 _DROPS: Final = b"|".join(re.escape(host.encode()) for host in sorted(DROP_HOSTS))
 _AUTHORITY: Final = rb"[^\s<>\"'`)\]}|\\/?#]*"
-SUSPECT: Final = Rx(
+_BEGIN: Final = (
     rb"(?:"
     + SCHEMED
     + rb"|(?m:^|[\s(\[<\"'`=])//)(?:"
     + _AUTHORITY
-    + rb"@)?(?:[0-9\[]|"
+    + rb"@)?(?:"
     + _AUTHORITY
-    + rb"%|(?:"
+    + rb"%|"
+)
+
+
+class Suspects:
+    """Finds the few links that one check must look at; only these are parsed.
+
+    Hosts that hide behind percent signs are always among them.
+    """
+
+    def __init__(self, host: bytes, bare: bytes) -> None:
+        """Build both patterns.
+
+        Args:
+            host: How a suspicious host of a link begins or ends.
+            bare: A suspicious host behind a program that connects.
+        """
+        self._links = Rx(_BEGIN + host + rb")")
+        self._commands = Rx(
+            CONNECTS.pattern.removesuffix(rb"([^\n]+)") + rb"[^\n]*?(?:" + bare + rb")"
+        )
+
+    def find(self, view: View) -> Iterator[Link]:
+        """Return the suspects of a folded view, links first."""
+        data = view.lower
+        if b"//" in data or rb":\/" in data:
+            for suspect in self._links.finditer(data):
+                match = LINK.match(data, suspect.start())
+                if match is not None:
+                    yield _link(match)
+        done = 0
+        for suspect in self._commands.finditer(view.data):
+            if suspect.start() >= done:
+                end = view.data.find(b"\n", suspect.end())
+                done = len(data) if end < 0 else end
+                yield from bare_hosts(view.data, suspect.start(), done)
+
+
+DROP_SUSPECTS: Final = Suspects(
+    rb"(?:"
     + _AUTHORITY
     + rb"\.)?(?:"
     + _DROPS
-    + rb"|(?:canary\.|ptb\.)?discord(?:app)?\.com\.?/api|api\.telegram\.org))"
+    + rb"|(?:canary\.|ptb\.)?discord(?:app)?\.com\.?/api|api\.telegram\.org)",
+    rb"(?i:" + _DROPS + rb")",
 )
-"""A link whose host may be a drop, an address, or hidden by percent signs: only these are parsed."""
-SUSPECT_COMMAND: Final = Rx(
-    CONNECTS.pattern.removesuffix(rb"([^\n]+)")
-    + rb"[^\n]*?(?:"
-    + _DROPS
-    + rb"|\b[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+)"
-)
-
-
-def suspect_links(data: bytes) -> Iterator[Link]:
-    """Return those links of folded lower-case text that need a closer look."""
-    if b"//" in data or rb":\/" in data:
-        for suspect in SUSPECT.finditer(data):
-            match = LINK.match(data, suspect.start())
-            if match is not None:
-                yield _link(match)
-
-
-def suspect_hosts(data: bytes) -> Iterator[Link]:
-    """Return bare hosts of those command lines that need a closer look."""
-    done = 0
-    for suspect in SUSPECT_COMMAND.finditer(data):
-        if suspect.start() >= done:
-            end = data.find(b"\n", suspect.end())
-            done = len(data) if end < 0 else end
-            yield from bare_hosts(data, suspect.start(), done)
+ADDRESS_SUSPECTS: Final = Suspects(rb"[0-9\[]", rb"\b[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+")
 
 
 @lru_cache(maxsize=4096)
@@ -197,6 +211,7 @@ _V6: Final = tuple(
 )
 
 
+@lru_cache(maxsize=4096)
 def public_address(host: str) -> str | None:
     """Return the public address that a host is, in any number form a client accepts.
 

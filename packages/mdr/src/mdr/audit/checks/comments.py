@@ -73,12 +73,16 @@ YAML_ORDERS: Final[tuple[tuple[Rx | Pairs, str], ...]] = (
     (SENDS, "tells the reader to send something"),
 )
 
+DEFINITION: Final = Rx(
+    rb"(?m)^[ \t>]*\[[^\]\n]+\]:[ \t]*\n?[ \t]*(?:<[^<>\n]*>|[^\s<][^\s]*)[ \t]*\n?[ \t]*(\"[^\"]*\"|'[^']*'|\([^()]*\))[ \t]*$"
+)
+"""A link reference definition with a title; renderers show neither."""
 HIDING: Final = (
-    (b"<!--", (b"-->", b"--!>")),
-    (b"<?", (b"?>",)),
-    (b"<![CDATA[", (b"]]>",)),
-    (b"<!", ()),
-    (b"]:", ()),
+    (Rx(rb"<!--"), (b"-->", b"--!>")),
+    (Rx(rb"<\?"), (b"?>",)),
+    (Rx(rb"<!\[CDATA\["), (b"]]>",)),
+    (Rx(rb"<![a-zA-Z]"), ()),
+    (DEFINITION, ()),
 )
 """What opens hidden text, and what closes it where that is no end of a word by itself."""
 SEPARATOR: Final = "\ue000".encode()
@@ -98,17 +102,13 @@ CLOSERS: Final = {
 }
 """Opening bytes -> what closes it; ``<!`` stands for declarations."""
 EMPTY: Final = Rx(rb"<!--?-?>")
-DEFINITION: Final = Rx(
-    rb"(?m)^[ \t>]*\[[^\]\n]+\]:[ \t]*\n?[ \t]*(?:<[^<>\n]*>|[^\s<][^\s]*)[ \t]*\n?[ \t]*(\"[^\"]*\"|'[^']*'|\([^()]*\))[ \t]*$"
-)
-"""A link reference definition with a title; renderers show neither."""
 YAML_COMMENT: Final = Rx(rb"(?m)(?:^|[ \t])#[^\n]*$")
 
 
 def find(text: Text) -> Iterator[Hit]:
     """Find instructions in text that a renderer hides."""
     data = text.plain.data
-    if any(opener in data and _may_order(data, ends) for opener, ends in HIDING):
+    if any(opener.search(data) and _may_order(data, ends) for opener, ends in HIDING):
         yield from _comments(text.visible, data, 0, len(data))
         yield from _definitions(text)
     elif b"<!--" in data:
@@ -145,7 +145,7 @@ def _endless(text: Text) -> Iterator[Hit]:
 
 
 def _definitions(text: Text) -> Iterator[Hit]:
-    if b"]:" in text.plain.data:
+    if DEFINITION.search(text.plain.data) is not None:
         for match in DEFINITION.finditer(text.visible.data):
             yield from _ordered(text.visible, match.start(1) + 1, match.end(1) - 1, ORDERS)
 

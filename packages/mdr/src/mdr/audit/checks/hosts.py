@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mdr.audit.checks.row import Check, Hit, span
@@ -9,7 +10,7 @@ from mdr.audit.cues import negated
 from mdr.audit.drops import DROP_HOSTS
 from mdr.audit.rx import Rx
 from mdr.audit.types import Severity, Status
-from mdr.audit.urls import public_address
+from mdr.audit.urls import ADDRESS_SUSPECTS, DROP_SUSPECTS, public_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,23 +32,29 @@ LURE_REACH: Final = 160
 def is_drop(link: Link) -> bool:
     """Say whether a link leads to a host where anybody can pick data up."""
     host, path = link.host, link.path.encode()
-    labels = host.split(".")
-    for index in range(len(labels) - 1):
-        if ".".join(labels[index:]) in DROP_HOSTS:
-            return True
+    if is_listed(host):
+        return True
     if host in DISCORD:
         return DISCORD_HOOK.search(path) is not None
     return host == "api.telegram.org" and TELEGRAM_BOT.search(path) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_listed(host: str) -> bool:
+    """Say whether a host or a domain above it is in the list."""
+    labels = host.split(".")
+    return any(".".join(labels[index:]) in DROP_HOSTS for index in range(len(labels) - 1))
 
 
 def find_drops(text: Text) -> Iterator[Hit]:
     """Find links to exfiltration and paste hosts."""
     view = text.folded
     data = view.lower
-    for link in text.suspects:
+    lures = LURE.search(data) is not None
+    for link in DROP_SUSPECTS.find(view):
         if not is_drop(link):
             continue
-        around = data[max(0, link.start - LURE_REACH) : link.end + LURE_REACH]
+        around = data[max(0, link.start - LURE_REACH) : link.end + LURE_REACH] if lures else b""
         lured = LURE.search(around) is not None and not negated(data, link.start)
         why = f"{link.host} takes data from anybody and shows it to anybody"
         if lured:
@@ -65,7 +72,7 @@ def find_drops(text: Text) -> Iterator[Hit]:
 def find_addresses(text: Text) -> Iterator[Hit]:
     """Find links whose host is a public address instead of a name."""
     view = text.folded
-    for link in text.suspects:
+    for link in ADDRESS_SUSPECTS.find(view):
         address = public_address(link.host)
         if address is not None:
             yield span(
