@@ -6,9 +6,10 @@ import pytest
 
 from recompute.config.schema import PeftConfig
 from recompute.errors import UnsupportedError
+from recompute.model.arena import rounded
 from recompute.model.layer import LAYER_KINDS
 from recompute.model.ops.adapters import adapted, frozen
-from recompute.model.run import TapeRun, profile, rounded
+from recompute.model.run import TapeRun, profile
 from recompute.model.shape import Shape, shape_of
 from recompute.model.tape import Tape
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from recompute.errors import UnsupportedError
+from recompute.model.arena import rounded
 from recompute.model.layer import LAYER_KINDS
-from recompute.model.run import profile, rounded
+from recompute.model.run import profile
 from recompute.model.shape import shape_of
 
 from .jobs import GRADS, job

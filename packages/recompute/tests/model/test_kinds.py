@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
+from recompute.model.arena import rounded
 from recompute.model.layer import LAYER_KINDS, SUBLAYERS, layer_kinds, mtp_kind
-from recompute.model.run import TapeRun, profile, rounded
+from recompute.model.run import TapeRun, profile
 from recompute.model.shape import Shape, shape_of
 from recompute.model.tape import Mechanism, Tape
 

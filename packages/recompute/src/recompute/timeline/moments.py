@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from recompute.model.run import Owners
+from recompute.model.arena import Owners
 from recompute.timeline.types import OwnedBytes, Phase
 from recompute.timeline.units_of_work import Unit, alive_in_backward, alive_in_forward
 

@@ -13,7 +13,7 @@ from operator import mul
 
 from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
-from recompute.model.run import Owners
+from recompute.model.arena import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.moments import Moment, moments_of
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from recompute.model.run import Owners, TapeProfile
+from recompute.model.arena import Owners
+from recompute.model.run import TapeProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,65 +3,21 @@
 S tokens of one micro-batch on one rank after sequence parallelism, E experts, k experts a token,
 N tokens that this rank's experts process, D the width that travels (the hidden size, or
 ``moe_latent_size``). Source: NVIDIA/Megatron-LM core_v0.19.0
-megatron/core/transformer/moe/token_dispatcher.py and moe_utils.py permute, unpermute,
-sort_chunks_by_idxs; fused permutation in TransformerEngine v2.20
-transformer_engine/pytorch/permutation.py and triton/permutation.py.
+megatron/core/transformer/moe/token_dispatcher.py and moe_utils.py sort_chunks_by_idxs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil, comb
+from dataclasses import replace
 from typing import Final
 
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
-from recompute.model.ops.number_formats import padding_tokens
-from recompute.model.ops.routing import INDEX, map_name, probs_name, router_bytes
+from recompute.model.ops.dispatch_flex import deepep, deepep_back, hybridep, hybridep_back
+from recompute.model.ops.permutation import ROW_ID, Routed, routed, selection, unpermute
+from recompute.model.ops.routing import INDEX, map_name, probs_name
 from recompute.model.shape import Shape
 from recompute.model.tape import Link, Op, OpClass, Tensor
-
-ROW_ID: Final = 4
-"""Bytes of an entry of Transformer Engine's row map, int32."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
-    """Token counts of one micro-batch on one rank, and bytes of a token."""
-
-    sent: int
-    """Copies of this rank's tokens, one for each chosen expert."""
-    received: int
-    """N: tokens that this rank's experts process."""
-    padded: int
-    """N with each expert's share filled up to what a quantized GEMM takes, in the mean."""
-    token: int
-    """Bytes of one token that travels."""
-    prob: int
-    """Bytes of one probability."""
-
-
-def routed(model: ModelConfig, shape: Shape) -> Routed:
-    """Count tokens. ``shape.expert_load`` scales what arrives, never what is sent."""
-    tokens, top = shape.stream_tokens, model.moe_router_topk
-    experts = model.num_moe_experts or 1
-    sent = tokens * top
-    arriving = int(sent * shape.etp * shape.expert_load)
-    if model.moe_expert_capacity_factor is not None:
-        capacity = ceil(sent / experts * model.moe_expert_capacity_factor)
-        most = capacity * shape.local_experts * shape.ep * shape.etp
-        padded = model.moe_pad_expert_input_to_capacity
-        sent = capacity * experts if padded else min(sent, capacity * experts)
-        arriving = most if padded else min(arriving, most)
-    width = model.moe_latent_size or shape.hidden
-    flex = model.moe_token_dispatcher_type == "flex" or model.moe_enable_deepep
-    return Routed(
-        sent=sent,
-        received=arriving,
-        padded=arriving + padding_tokens(model, shape),
-        token=width * shape.act,
-        prob=max(4, router_bytes(model, shape)) if flex else router_bytes(model, shape),
-    )
 
 
 def dispatcher_kind(model: ModelConfig) -> str:
@@ -157,28 +113,10 @@ def _permute(model: ModelConfig, shape: Shape, source: str, counts: Routed) -> O
             Tensor(name="permute.index", size=index),
         ),
         saves=("permute.index",),
-        keeps=_selection(model, shape, counts, experts * local),
+        keeps=selection(model, shape, counts, experts * local),
         retains=("permute.index",),
         forward_workspace=0 if model.moe_permute_fusion else 2 * experts * local * INDEX,
         traffic=(local + tokens) * counts.token,
-    )
-
-
-def _selection(model: ModelConfig, shape: Shape, counts: Routed, every: int) -> tuple[Tensor, ...]:
-    """What the unfused selection of probabilities keeps.
-
-    By sort, an index: a slice that holds all of the sorted map, or exactly the slots of padded
-    experts. By mask, transposed copies of probabilities and map.
-    """
-    if model.moe_permute_fusion:
-        return ()
-    if model.moe_pad_expert_input_to_capacity:
-        return (Tensor(name="permute.sorted", size=counts.sent * INDEX),)
-    if shape.permutes_by_sort:
-        return (Tensor(name="permute.sorted", size=every * INDEX),)
-    return (
-        Tensor(name="permute.probs", size=every * counts.prob),
-        Tensor(name="permute.map", size=every),
     )
 
 
@@ -253,7 +191,7 @@ def _alltoall_back(model: ModelConfig, shape: Shape, source: str, target: str) -
     if shape.ep > 1:
         ops.append(_return(source, counts, shape))
         source = "returned"
-    return (*ops, _unpermute(source, target, shape.stream_tokens * counts.token, counts.sent))
+    return (*ops, unpermute(source, target, shape.stream_tokens * counts.token, counts.sent))
 
 
 def _step(name: str, source: str, target: str, size: int, keeps: tuple[Tensor, ...] = ()) -> Op:
@@ -290,19 +228,6 @@ def _return(source: str, counts: Routed, shape: Shape) -> Op:
         writes=(Tensor(name="returned", size=counts.sent * counts.token),),
         comm=((Link.EXPERT, size * (shape.ep - 1) // shape.ep),),
         traffic=2 * size,
-    )
-
-
-def _unpermute(source: str, target: str, size: int, tokens: int) -> Op:
-    """Add each token's expert outputs up; keeps the index that permuted them."""
-    return Op(
-        name="mlp.token_dispatcher.unpermute",
-        kind=OpClass.ROUTING,
-        reads=(source,),
-        reads_without_grad=("permute.index",),
-        writes=(Tensor(name=target, size=size),),
-        saves=("permute.index",),
-        traffic=size + tokens * (size // max(tokens, 1)),
     )
 
 
@@ -374,7 +299,7 @@ def _allgather_back(model: ModelConfig, shape: Shape, source: str, target: str) 
     counts, width = routed(model, shape), shape.etp * shape.ep
     size = shape.stream_tokens * width * counts.token
     if width == 1:
-        return (_unpermute(source, target, size, counts.received),)
+        return (unpermute(source, target, size, counts.received),)
     reduce = Op(
         name="mlp.token_dispatcher.combine",
         kind=OpClass.COMM,
@@ -384,125 +309,12 @@ def _allgather_back(model: ModelConfig, shape: Shape, source: str, target: str) 
         comm=((Link.EXPERT, size * (width - 1) // width),),
         traffic=2 * size,
     )
-    return _unpermute(source, "unpermuted", size, counts.received), reduce
-
-
-# --- flex
-
-
-def distinct_tokens(model: ModelConfig, shape: Shape) -> int:
-    """Tokens that DeepEP brings to this rank: each once, however many of its experts are here.
-
-    The mean over uniformly chosen experts, times the load factor.
-    """
-    experts, top = model.num_moe_experts or 1, model.moe_router_topk
-    elsewhere = comb(experts - shape.local_experts, top) / comb(experts, top)
-    everyone = shape.stream_tokens * shape.ep * shape.etp
-    return min(everyone, int(everyone * (1 - elsewhere) * shape.expert_load))
-
-
-def _deepep(model: ModelConfig, shape: Shape, source: str) -> tuple[Op, ...]:
-    """Dispatch each token once to a rank, then permute it to its local experts.
-
-    Keeps the chosen probabilities' index of the conversion from map to indices, and the row map.
-    """
-    counts, tokens = routed(model, shape), distinct_tokens(model, shape)
-    top, local = model.moe_router_topk, shape.local_experts
-    chosen = shape.stream_tokens * top
-    sent = int(chosen * counts.token * (shape.ep - 1) / shape.ep)
-    exchange = Op(
-        name="mlp.token_dispatcher.dispatch",
-        kind=OpClass.COMM,
-        reads=(source, probs_name(model)),
-        reads_without_grad=(map_name(model),),
-        writes=(
-            Tensor(name="dispatched.input", size=tokens * counts.token),
-            Tensor(name="dispatched.probs", size=tokens * local * counts.prob),
-            Tensor(name="dispatched.map", size=tokens * local),
-        ),
-        keeps=(
-            Tensor(name="dispatch.indices", size=chosen * INDEX),
-            Tensor(name="dispatch.rows", size=tokens * top * INDEX),
-        ),
-        comm=((Link.EXPERT, sent),),
-        traffic=(shape.stream_tokens + tokens) * counts.token,
-    )
-    return exchange, _deepep_permute(model, shape, counts, tokens)
-
-
-def _deepep_permute(model: ModelConfig, shape: Shape, counts: Routed, tokens: int) -> Op:
-    local = shape.local_experts
-    fused = model.moe_permute_fusion
-    index = tokens * (2 * local + 1) * ROW_ID if fused else counts.received * INDEX
-    return Op(
-        name="mlp.token_dispatcher.permute",
-        kind=OpClass.ROUTING,
-        reads=("dispatched.input", "dispatched.probs"),
-        reads_without_grad=("dispatched.map",),
-        writes=(
-            Tensor(name="experts.input", size=counts.received * counts.token),
-            Tensor(name="experts.probs", size=counts.received * counts.prob),
-            Tensor(name="permute.index", size=index),
-        ),
-        saves=("permute.index",),
-        keeps=_selection(model, shape, counts, tokens * local),
-        retains=("permute.index",),
-        traffic=(tokens + counts.received) * counts.token,
-    )
-
-
-def _deepep_back(model: ModelConfig, shape: Shape, source: str, target: str) -> tuple[Op, ...]:
-    counts, tokens = routed(model, shape), distinct_tokens(model, shape)
-    size = tokens * counts.token
-    back = Op(
-        name="mlp.token_dispatcher.combine",
-        kind=OpClass.COMM,
-        reads=("unpermuted",),
-        writes=(Tensor(name=target, size=shape.stream_tokens * counts.token),),
-        comm=((Link.EXPERT, size * (shape.ep - 1) // shape.ep),),
-        traffic=2 * size,
-    )
-    return _unpermute(source, "unpermuted", size, counts.received), back
-
-
-def _hybridep(model: ModelConfig, shape: Shape, source: str) -> tuple[Op, ...]:
-    """Permute and all-to-all in one kernel; its handle lies in buffers of the whole model."""
-    counts = routed(model, shape)
-    leaving = counts.sent * (counts.token + counts.prob) * (shape.ep - 1) // shape.ep
-    return (
-        Op(
-            name="mlp.token_dispatcher.dispatch",
-            kind=OpClass.COMM,
-            reads=(source, probs_name(model)),
-            reads_without_grad=(map_name(model),),
-            writes=(
-                Tensor(name="experts.input", size=counts.received * counts.token),
-                Tensor(name="experts.probs", size=counts.received * counts.prob),
-            ),
-            comm=((Link.EXPERT, leaving),),
-            traffic=(shape.stream_tokens + counts.received) * counts.token,
-        ),
-    )
-
-
-def _hybridep_back(model: ModelConfig, shape: Shape, source: str, target: str) -> tuple[Op, ...]:
-    counts = routed(model, shape)
-    size = counts.received * counts.token
-    return (
-        Op(
-            name="mlp.token_dispatcher.combine",
-            kind=OpClass.COMM,
-            reads=(source,),
-            writes=(Tensor(name=target, size=shape.stream_tokens * counts.token),),
-            comm=((Link.EXPERT, size * (shape.ep - 1) // shape.ep),),
-            traffic=2 * size,
-        ),
-    )
+    return unpermute(source, "unpermuted", size, counts.received), reduce
 
 
 _DISPATCH: Final = {
     "alltoall": (_alltoall, _alltoall_back),
     "allgather": (_allgather, _allgather_back),
-    "deepep": (_deepep, _deepep_back),
-    "hybridep": (_hybridep, _hybridep_back),
+    "deepep": (deepep, deepep_back),
+    "hybridep": (hybridep, hybridep_back),
 }

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
-from recompute.model.ops.dispatch import Routed, routed
 from recompute.model.ops.mlp import activation_ops
+from recompute.model.ops.permutation import Routed, routed
 from recompute.model.shape import Shape
 from recompute.model.tape import Mechanism, Op, OpClass, Region, Tensor
 
