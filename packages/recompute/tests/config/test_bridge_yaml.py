@@ -128,6 +128,31 @@ def test_what_bridge_writes_is_read_as_data() -> None:
     assert job.unmodelled["model.init_method"] == {"mean": 0.0, "std": 0.01}
 
 
+NESTED = """\
+    model:
+      _target_: megatron.bridge.models.gpt.gpt_builder.GPTModelConfig
+      seq_length: 2048
+      vocab_size: 1000
+      transformer:
+        _target_: megatron.bridge.models.transformer_config.TransformerConfig
+        num_layers: 4
+        hidden_size: 512
+        num_attention_heads: 8
+        activation_func: {_call_: false, _target_: torch.nn.functional.silu}
+    """
+
+
+def test_the_transformer_config_inside_a_model_config() -> None:
+    job = read(
+        NESTED, "model.transformer.recompute_granularity=full", "model.recompute_method=block"
+    )
+    assert (job.model.num_layers, job.model.seq_length) == (4, 2048)
+    assert job.model.activation_func == "silu"
+    assert (job.model.recompute_granularity, job.model.recompute_method) == ("full", "block")
+    assert job.given["model.num_layers"] == "-:7"
+    assert refused(NESTED, "model.transformer.num_layer=3").data["nearest"] == "model.num_layers"
+
+
 def test_given_fields_name_their_line() -> None:
     job = read("model:\n  num_layers: 4\n  hidden_size: 512\n  num_attention_heads: 8\n")
     assert job.given["model.hidden_size"] == "-:3"

@@ -71,6 +71,7 @@ def changed(before: Any, revision: str = "0.19") -> Any:
         ),
         (["ddp.use_distributed_optimizer=true"], "optimizer.use_distributed_optimizer", True),
         (["optimizer.overlap_param_gather=true"], "ddp.overlap_param_gather", True),
+        (["ddp.use_megatron_fsdp=true"], "ddp.use_distributed_optimizer", True),
         (
             [
                 "comm_overlap.tp_comm_overlap=true",

@@ -66,9 +66,10 @@ def read_tree(path: str) -> MegatronTree:
     core = _find_core(path)
     version = _version(core, path)
     config, parallel = _parse(core, _CONFIG, path), _parse(core, _PARALLEL, path)
-    fields = {**_fields(parallel, "ModelParallelConfig"), **_fields(config, "TransformerConfig")}
-    if not fields:
+    own = _fields(config, "TransformerConfig")
+    if not own:
         raise _not_megatron(path, "its TransformerConfig has no fields")
+    fields = {**_fields(parallel, "ModelParallelConfig"), **own}
     labels = _labels(config)
     if labels is None and "recompute_modules" in fields:
         raise _not_megatron(path, "the labels that it accepts cannot be read from its source")
@@ -87,7 +88,7 @@ def read_tree(path: str) -> MegatronTree:
 
 def looks_like_path(text: str) -> bool:
     """Say whether the value of ``--mcore`` names a path and not a version."""
-    return os.sep in text or text in {".", ".."} or Path(text).is_dir()
+    return bool(text.strip()) and (os.sep in text or Path(text).is_dir())
 
 
 def _find_core(path: str) -> Path:

@@ -281,14 +281,9 @@ def _graph_modules(job: JobConfig, revision: Revision) -> Iterator[Step]:
     )
 
 
-def _distributed_optimizer(job: JobConfig, revision: Revision) -> Iterator[Step]:  # noqa: ARG001 - a step's signature
+def _fsdp(job: JobConfig, revision: Revision) -> Iterator[Step]:  # noqa: ARG001 - a step's signature
     if job.ddp is None or job.optimizer is None or job.identity.entry_point != "bridge":
         return
-    source = BRIDGE + "config.py _validate_and_sync_distributed_optimizer_settings"
-    for name in ("use_distributed_optimizer", "overlap_param_gather"):
-        if getattr(job.ddp, name) != getattr(job.optimizer, name):
-            yield f"ddp.{name}", True, f"ddp and optimizer share {name}", source
-            yield f"optimizer.{name}", True, f"ddp and optimizer share {name}", source
     if job.ddp.use_megatron_fsdp and not job.ddp.use_distributed_optimizer:
         source = BRIDGE + "config.py _validate_and_apply_megatron_fsdp_v1_configs"
         yield "ddp.use_distributed_optimizer", True, "Megatron FSDP needs it", source
@@ -311,8 +306,9 @@ def _overlap(job: JobConfig, revision: Revision) -> Iterator[Step]:  # noqa: ARG
         "model.overlap_moe_expert_parallel_comm": False,
         "model.delay_wgrad_compute": False,
     }
-    if job.ddp is not None and job.ddp.use_distributed_optimizer:
-        parallel = (data_parallel_size(job) or 1) > 1
+    ranks = data_parallel_size(job)
+    if ranks is not None and job.ddp is not None and job.ddp.use_distributed_optimizer:
+        parallel = ranks > 1
         values["ddp.bucket_size"] = 128 << 20 if parallel else None
         for target in ("ddp.overlap_grad_reduce", "ddp.overlap_param_gather"):
             values[target] = parallel
@@ -325,7 +321,7 @@ def _overlap(job: JobConfig, revision: Revision) -> Iterator[Step]:  # noqa: ARG
 
 
 STEPS: Final[tuple[Callable[[JobConfig, Revision], Iterator[Step]], ...]] = (
-    _distributed_optimizer,
+    _fsdp,
     _overlap,
     _hybrid,
     _sizes,

@@ -86,6 +86,8 @@ def _set_section(draft: Draft, section: str, value: FrozenValue) -> None:
 
 
 def _set_field(draft: Draft, parts: list[str], value: FrozenValue) -> None:
+    if parts[:2] == ["model", "transformer"] and len(parts) > 2:
+        parts = ["model", *parts[2:]]
     section, name, *deeper = parts
     if section == "env_vars":
         draft.environment[name] = str(value)

@@ -82,14 +82,30 @@ def _read_section(
         if section == "peft":
             _read_peft_scheme(draft, value, where)
         draft.sections.setdefault(section, {})
-        for name, item in plain.items():
-            line = lines.get((section, str(name)))
-            draft.set(section, str(name), item, where if line is None else f"{path}:{line}")
+        inner = plain.get("transformer") if section == "model" else None
+        if isinstance(inner, Mapping):
+            # Bridge's builders keep TransformerConfig inside the model; its fields are the model's.
+            plain = {name: item for name, item in plain.items() if name != "transformer"}
+            _read_fields(draft, lines, path, ("model", "transformer"), inner)
+        _read_fields(draft, lines, path, (section,), plain)
     elif section == "peft" and isinstance(plain, str):
         draft.set("peft", "scheme", peft_scheme(plain), where)
     else:
         draft.whole[section] = plain
         draft.where[section] = where
+
+
+def _read_fields(
+    draft: Draft,
+    lines: Mapping[tuple[str, ...], int],
+    path: str,
+    place: tuple[str, ...],
+    fields: Mapping[str, FrozenValue],
+) -> None:
+    """Give every field of a mapping that stands at ``place``."""
+    for name, item in fields.items():
+        line = lines.get((*place, str(name)), lines.get(place, 1))
+        draft.set(place[0], str(name), item, f"{path}:{line}")
 
 
 def _read_peft_scheme(draft: Draft, value: FrozenValue, where: str) -> None:
@@ -152,6 +168,7 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
     _layers_of_pattern(draft)
     if entry_point == "bridge":
         _bridge_parallel(draft)
+        _bridge_optimizer(draft)
     spec = draft.get("model", "transformer_layer_spec")
     if isinstance(spec, str) and spec.rpartition(".")[2] in LOCAL_SPECS:
         draft.change(
@@ -186,6 +203,19 @@ def _bridge_parallel(draft: Draft) -> None:
     if unset and isinstance(experts, int) and experts > 1 and not _old_bridge(draft):
         why = "with expert parallelism Bridge defaults it to 1; Megatron-LM to the tensor parallel size"
         draft.change("model.expert_tensor_parallel_size", 1, why, source)
+
+
+def _bridge_optimizer(draft: Draft) -> None:
+    """Keep the two switches equal that ``ddp`` and ``optimizer`` share: Bridge turns on both."""
+    if {"ddp", "optimizer"} & set(draft.absent):
+        return
+    source = f"{_BRIDGE}training/config.py _validate_and_sync_distributed_optimizer_settings"
+    for name in ("use_distributed_optimizer", "overlap_param_gather"):
+        given = [draft.get(section, name, default=False) for section in ("ddp", "optimizer")]
+        if True in given and given != [True, True]:
+            for section in ("ddp", "optimizer"):
+                why = f"ddp and optimizer share {name}"
+                draft.change(f"{section}.{name}", after=True, why=why, source=source)
 
 
 def _old_bridge(draft: Draft) -> bool:
