@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -181,3 +182,24 @@ def test_a_label_that_is_newer_than_the_index_is_found(shell: Person, repository
         shell.json("add", f"{REF}@git:20260302.{head}", "--no-index", code=2)["code"] == "not-found"
     )
     shell("add", f"{REF}@git:20260302.{head}", "--to", "claude")
+
+
+def test_two_adds_at_once_both_end_up_in_the_lock(shell: Person, repository: Path) -> None:
+    names = [f"skill-{number}" for number in range(4)]
+    commit(
+        repository, {f"skills/{name}/SKILL.md": skill_text(name) for name in names}, "2026-03-01"
+    )
+    shell("index", str(repository), "--as", "Acme/Skills")
+    command = [sys.executable, "-m", "mdr", "add", "--to", "claude", "--yes"]
+    running = [
+        subprocess.Popen(
+            [*command, f"acme/skills/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for name in names
+    ]
+    outcomes = [(process.communicate(timeout=120), process.returncode) for process in running]
+    assert {code for _, code in outcomes} == {0}, outcomes
+    assert [entry["ref"] for entry in shell.json("list")["entries"]] == [
+        f"acme/skills/{n}" for n in names
+    ]
+    shell("verify")

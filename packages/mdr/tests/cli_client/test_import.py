@@ -94,6 +94,19 @@ def test_a_user_s_skill_lock(mdr: Person) -> None:
     mdr("verify")
 
 
+def test_a_link_to_a_copy_is_not_a_second_place(mdr: Person) -> None:
+    mdr.registry.add("demo")
+    put(mdr.home, ".agents/skills/demo/SKILL.md", skill_text("demo"))
+    (mdr.home / ".claude/skills").mkdir(parents=True)
+    (mdr.home / ".claude/skills/demo").symlink_to("../../.agents/skills/demo")
+    lock = {"version": 3, "skills": {"demo": {"source": "acme/skills"}}}
+    put(mdr.home, ".agents/.skill-lock.json", json.dumps(lock).encode())
+    mdr("import", str(mdr.home / ".agents/.skill-lock.json"))
+    assert 'targets = ["user:agents"]' in mdr.lock.read_text()
+    mdr("install")
+    mdr("verify")
+
+
 def test_an_apm_lock(mdr: Person) -> None:
     mdr.registry.add("demo")
     put(mdr.project, ".claude/skills/demo/SKILL.md", skill_text("demo"))

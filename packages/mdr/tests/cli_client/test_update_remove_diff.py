@@ -240,3 +240,18 @@ def test_diff_shows_newline_changes(mdr: Person) -> None:
     assert document["added_lines"] == document["removed_lines"] == text.count(b"\n")
     assert "\\r" in document["unified"]
     assert "No newline at end of file" in document["unified"]
+
+
+def test_a_lock_that_changes_while_the_diff_is_shown_is_not_overwritten(two: Person) -> None:
+    from mdr.install import update
+
+    honest = update.plan
+
+    def plan(*arguments: object) -> object:
+        found = honest(*arguments)  # type: ignore[arg-type]
+        two.lock.write_text(two.lock.read_text().replace("project:claude", "project:cursor"))
+        return found
+
+    two.monkeypatch.setattr(update, "plan", plan)
+    assert two.json("update", code=1)["code"] == "lock-changed"
+    assert "git:20260101" in two.lock.read_text()

@@ -336,3 +336,25 @@ def test_identical_blobs_are_written_to_every_path(bench: Bench) -> None:
     assert {file.sha256 for file in entry.files} == {sha256(same)}
     bench.install(entry)
     assert list(bench.tree().values()) == [same] * 3
+
+
+def test_two_entries_that_meet_in_one_place_through_a_link(bench: Bench) -> None:
+    (bench.roots.project / ".agents/skills").mkdir(parents=True)
+    (bench.roots.project / ".claude").mkdir()
+    (bench.roots.project / ".claude/skills").symlink_to("../.agents/skills")
+    bench.registry.add("demo")
+    bench.registry.add("demo", {"SKILL.md": skill_text("demo", "x")}, repository="other/repo")
+    one = bench.entry("acme/skills/demo", "project:claude")
+    two = bench.entry("other/repo/demo", "project:codex")
+    report = bench.install(one, two)
+    assert [f.error.code for f in report.failed] == ["target-taken"]
+    assert bench.tree() == {}
+
+
+def test_a_project_that_is_the_home_folder(bench: Bench) -> None:
+    bench.roots = replace(bench.roots, home=bench.roots.project)
+    bench.registry.add("demo")
+    entry = bench.entry("acme/skills/demo", "project:claude", "user:claude")
+    bench.install(entry)
+    assert list(bench.tree()) == [".claude/skills/demo/SKILL.md"]
+    assert len(bench.install(entry).unchanged) == 2

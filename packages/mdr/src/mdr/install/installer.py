@@ -103,6 +103,7 @@ class _Run:
         self._receipts: dict[Scope, Receipts] = {}
         self._failures: list[Failure] = []
         self._recovered: set[Path] = set()
+        self._taken: dict[Path, Entry] = {}
 
     def go(self, scopes: set[Scope]) -> Report:
         request = self._request
@@ -116,12 +117,15 @@ class _Run:
         needs = self._needs(differing)
         if self._failures:
             return Report(failed=tuple(self._failures))
-        jobs = [
-            Job(destination=n.destination, files=n.files, keep_backup=n.keep_backup) for n in needs
-        ]
-        backups = self._place(jobs) if jobs else ()
+        jobs = {
+            real_parent(need.destination) / need.destination.path.name: Job(
+                destination=need.destination, files=need.files, keep_backup=need.keep_backup
+            )
+            for need in needs
+        }
+        backups = self._place(list(jobs.values())) if jobs else ()
         return Report(
-            installed=_placed(job.destination for job in jobs),
+            installed=_placed(need.destination for need in needs),
             unchanged=_placed(unchanged),
             backups=backups,
         )
@@ -142,12 +146,24 @@ class _Run:
             if parent not in self._recovered:
                 recover(parent)
                 self._recovered.add(parent)
+            self._take(destination, parent)
             found = find(destination)
             shaped = found.shape is (Shape.FOLDER if destination.is_folder else Shape.FILE)
             if shaped and not compare(expected, found):
                 unchanged.append(destination)
             else:
                 differing.append((destination, found))
+
+    def _take(self, destination: Destination, parent: Path) -> None:
+        """Refuse one place for two entries, which links or a project in the home folder can bring."""
+        place = parent / destination.path.name
+        other = self._taken.setdefault(place, destination.entry)
+        if other.identity != destination.entry.identity:
+            raise Refusal(
+                "target-taken",
+                f"{other.ref} and {destination.entry.ref} both lead to {destination.shown}",
+                hint="remove one of them, or choose another agent with --to",
+            )
 
     def _expected(self, entry: Entry) -> tuple[FileEntry, ...]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mdr.errors import BadReference, PolicyError
+from mdr.errors import BadReference, PolicyError, Refusal
 from mdr.install.candidate import entry_from, reference_to, with_entry
 from mdr.install.capability import gained
 from mdr.install.compare import Comparison, compare_resolved
@@ -84,11 +84,18 @@ def apply(workspace: Workspace, moves: Sequence[Move], fetcher: Fetcher, *, forc
     """Write the moved entries' bytes, all or none, then the lock.
 
     Raises:
-        mdr.errors.MdrError: target-not-ours and the other codes of an installation.
+        mdr.errors.MdrError: lock-changed, target-not-ours and the other codes of an installation.
     """
     with workspace.held([move.after for move in moves]):
         lock = workspace.lock()
         for move in moves:
+            if move.before not in lock.entries:
+                raise Refusal(
+                    "lock-changed",
+                    f"{move.before.ref} was changed in mdr.lock meanwhile",
+                    hint="nothing was written; run `mdr update` again",
+                    data={"ref": move.before.ref},
+                )
             lock = with_entry(lock, move.after)
         request = Request(
             entries=tuple(move.after for move in moves),
