@@ -1,6 +1,7 @@
 """Measure real Megatron Core layers on one GPU: bytes and step times of many recompute choices.
 
 usage: gpu_study.py OUT.jsonl [SECONDS] [PATTERN]
+       gpu_study.py OUT.jsonl [SECONDS] planning     (every choice of one dense model)
        gpu_study.py OUT.jsonl [SECONDS] snapshots    (records allocator histories beside OUT.jsonl)
 
 Needs torch with CUDA, megatron-core and transformer-engine. One process, one row of JSON per case:
@@ -152,6 +153,8 @@ class Case:
     repeat: int = 0
     microbatches: int = 1
     snapshot: str = ""
+    mlp_layers: int | None = None
+    """With the ``mlp`` label: only the first so many layers replay it, as a per-layer plan would."""
     steps: int = 5
 
 
@@ -264,6 +267,20 @@ def snapshot_cases(folder: Path) -> list[Case]:
     return study
 
 
+def planning_cases() -> list[Case]:
+    """List every stock choice of one dense model, per-layer plans beside them, the control twice."""
+    layers = MODELS["qwen3"]["num_layers"]
+    choices = [labels(), labels("core_attn"), labels("mlp"), labels("core_attn", "mlp"), labels()]
+    choices += [full("uniform", count) for count in (1, 2, 5, 10)]
+    choices += [full("block", count) for count in range(1, layers)]
+    study = [Case(model="qwen3", recompute=choice, steps=12) for choice in choices]
+    study += [
+        Case(model="qwen3", recompute=labels("mlp"), mlp_layers=count, steps=12)
+        for count in range(1, layers)
+    ]
+    return [*study, Case(model="qwen3", recompute=labels(), repeat=1, steps=12)]
+
+
 def config_of(case: Case) -> tuple[Any, dict[str, Any]]:
     """Build the real configuration object of a case and the plain fields it was made from."""
     import torch
@@ -357,6 +374,9 @@ def measure(case: Case) -> dict[str, Any]:
 
     model, fields = build(case)
     model.train()
+    if case.mlp_layers is not None:
+        for index, layer in enumerate(model.decoder.layers):
+            layer.recompute_mlp = index < case.mlp_layers
     parameters = sum(p.numel() for p in model.parameters())
     wrapped, start, finish = stepper(case, model)
     inputs = INPUTS[case.model]
@@ -533,6 +553,8 @@ def main() -> None:
     pattern = sys.argv[3] if len(sys.argv) > 3 else ""
     if pattern == "snapshots":
         run_all(snapshot_cases(out.parent), out, seconds, "")
+    elif pattern == "planning":
+        run_all(planning_cases(), out, seconds, "")
     else:
         run_all(cases(), out, seconds, pattern)
     os._exit(0)
