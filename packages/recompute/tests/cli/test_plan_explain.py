@@ -185,6 +185,8 @@ def test_lists_give_a_table_and_a_document_of_rows(job: str) -> None:
         (("--sweep", "model.nun_layers=1,2"), "unknown-field"),
         (("--budget", "9GiB..1GiB"), "bad-range"),
         (("--gpu", "h200,nope"), "unknown-gpu"),
+        (("--budget", "1GiB,2GiB", "--html", "x.html"), "usage"),
+        (("--joint", "--html", "x.html", "--budget", "1GiB"), "usage"),
         (("--sweep", "model.seq_length=" + ",".join(map(str, range(1, 300)))), "too-many-variants"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from recompute.config.choice import LABELS, NO_RECOMPUTE, RecomputeChoice, full, selective
 from recompute.config.revision import Revision
+from recompute.errors import UnsupportedError
 from recompute.rules.check import legal
 from recompute.search.space import candidates
 
@@ -105,3 +106,9 @@ def test_choices_are_hashable_and_explicit() -> None:
         assert isinstance(choice, RecomputeChoice)
         assert choice.per_layer is None
         assert choice.to_document()["recompute_modules"] is not None
+
+
+def test_a_chunk_that_would_take_for_ever_is_refused() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        candidates(small_job(num_layers=513), V19, {})
+    assert caught.value.code == "chunk-too-long"

@@ -68,6 +68,7 @@ def command(  # noqa: PLR0917 - click passes by name
     """
     from recompute.cli.reading import read_job
 
+    _refuse_together(is_joint=is_joint, sweeps=sweeps, html=html)
     if is_joint:
         from recompute.cli.plan_joint import print_joint
 
@@ -76,6 +77,8 @@ def command(  # noqa: PLR0917 - click passes by name
     from recompute.cli import plan_table
 
     if plan_table.asks_for_table(budget, gpu, sweeps):
+        if html is not None:
+            raise click.UsageError("--html draws one plan: give one budget and one GPU")
         options = plan_table.Options(
             path=job,
             overrides=overrides,
@@ -110,3 +113,9 @@ def command(  # noqa: PLR0917 - click passes by name
         click.echo(f"wrote {html}", file=sys.stderr)
     if answer.status is Status.INFEASIBLE:
         ctx.exit(1)
+
+
+def _refuse_together(*, is_joint: bool, sweeps: tuple[str, ...], html: str | None) -> None:
+    """Refuse options that ask for two different answers."""
+    if is_joint and (sweeps or html is not None):
+        raise click.UsageError("--joint goes with neither --sweep nor --html")

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from recompute.config.gpus import Gpu
     from recompute.config.schema import JobConfig
 
-HINT_CHUNKS = 64
-"""Model chunks up to which a plan also says, unasked, what a per-layer plan would win: it takes longer."""
+HINT_WORK = 4096
+"""Layers of the model times layers of its longest stage up to which a plan also says, unasked, what a
+per-layer plan would win; above, that search is worth asking for."""
 
 
 def plan(
@@ -73,8 +74,7 @@ def plan(
     outcomes = ranked(judge.outcome(choice) for choice in space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
-    small = sum(len(stage.chunks) for stage in predictor.stages) <= HINT_CHUNKS
-    wanted = not control.fits and (per_layer or (details and small))
+    wanted = not control.fits and (per_layer or (details and _is_small(predictor)))
     mixed = next(iter(best_per_layer(judge, outcomes)), None) if wanted else None
     if per_layer and mixed is not None:
         outcomes = ranked((mixed, *outcomes))
@@ -103,6 +103,13 @@ def plan(
         ),
         stock=stock if per_layer else None,
     )
+
+
+def _is_small(predictor: Predicts) -> bool:
+    """Say whether a per-layer search takes a fraction of a second."""
+    layers = [sum(len(chunk.layers) for chunk in stage.chunks) for stage in predictor.stages]
+    chunks = max(len(stage.chunks) for stage in predictor.stages)
+    return sum(layers) * max(layers) * chunks <= HINT_WORK
 
 
 def _predictor(job: JobConfig) -> Predicts:

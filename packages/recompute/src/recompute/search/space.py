@@ -20,11 +20,15 @@ from recompute.config.choice import (
     with_choice,
 )
 from recompute.config.pipeline import layers_per_chunk
+from recompute.errors import UnsupportedError
 from recompute.rules.check import check, legal
 
 if TYPE_CHECKING:
     from recompute.config.revision import Revision
     from recompute.config.schema import JobConfig
+
+MAX_LONGEST = 512
+"""Layers of one chunk at most: each count up to it is two candidates."""
 
 
 def candidates(
@@ -89,6 +93,13 @@ def _selective(active_layers: Mapping[str, int]) -> Iterator[RecomputeChoice]:
 
 def _full(job: JobConfig) -> Iterator[RecomputeChoice]:
     longest = max((size for row in layers_per_chunk(job) for size in row), default=0)
+    if longest > MAX_LONGEST:
+        raise UnsupportedError(
+            "chunk-too-long",
+            f"a model chunk of {longest} layers has more counts to try than {MAX_LONGEST}",
+            hint="give more pipeline stages or chunks, or ask explain, which tries no counts",
+            data={"layers": longest},
+        )
     for method in ("block", "uniform"):
         for count in range(1, longest + 1):
             yield full(method, count)

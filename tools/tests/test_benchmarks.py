@@ -1,0 +1,94 @@
+"""benchmarks/accuracy.py on its own data, and on a ledger."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def accuracy() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("accuracy", ROOT / "benchmarks" / "accuracy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["accuracy"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_dense_h200_rows_are_within_the_promised_errors(accuracy: ModuleType) -> None:
+    rows = [
+        row
+        for row in accuracy.rows_of_file(accuracy.DATA / "h200.yaml")
+        if row.group == "h200-dense"
+    ]
+    predictors: dict[int, object] = {}
+    compared = [accuracy.compare(row, predictors) for row in rows]
+    assert len(compared) == 22
+    for item in compared:
+        assert item.activation == pytest.approx(item.measured_activation, rel=0.03)
+        assert item.after_forward == pytest.approx(item.row.measured["after_forward"], rel=0.02)
+    right, every = accuracy.ordered_pairs(compared)
+    assert (right, every) == (every, every)
+    assert every > 200
+
+
+def test_every_row_of_the_data_is_read(accuracy: ModuleType) -> None:
+    for path in sorted(accuracy.DATA.glob("*.yaml")):
+        rows = list(accuracy.rows_of_file(path))
+        ids = [row.id for row in rows]
+        assert len(set(ids)) == len(ids)
+        assert all(row.control in {None, *ids} for row in rows)
+
+
+def test_public_rows_name_their_source(accuracy: ModuleType) -> None:
+    import yaml
+
+    data = yaml.safe_load((accuracy.DATA / "public.yaml").read_text(encoding="utf-8"))
+    assert all("github.com/" in row["source"] for row in data["rows"])
+
+
+def test_a_ledger_is_compared_with_its_control(
+    accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "ledger" / "rows"
+    rows.mkdir(parents=True)
+    control = {"recompute_granularity": "selective", "recompute_modules": []}
+    mlp = {**control, "recompute_modules": ["mlp"]}
+    lines = []
+    for name, candidate, peak, step in (
+        ("a", control, 26_855_571_968, 0.188),
+        ("b", mlp, 17_842_321_408, 0.234),
+    ):
+        lines.append(
+            {
+                "id": name,
+                "candidate": candidate,
+                "control_id": "a",
+                "rank": 0,
+                "outcome": "pass",
+                "phases": [{"phase": "backward", "allocated_peak_bytes": peak}],
+                "step_seconds": [step, step],
+            }
+        )
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (rows / "rank0.jsonl").write_text(text, encoding="utf-8")
+    job = str(ROOT / "examples" / "llama3-8b-h200.yaml")
+    assert accuracy.main([str(tmp_path / "ledger"), "--job", job]) == 0
+    out = capsys.readouterr().out
+    assert "-8.39" in out
+    assert "sign of the change 1 of 1" in out
+
+
+def test_a_ledger_without_its_job_is_a_usage_error(accuracy: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        accuracy.main([str(tmp_path)])
+    assert left.value.code == 2
