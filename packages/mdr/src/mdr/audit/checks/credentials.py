@@ -177,7 +177,7 @@ def _shapes(view: View) -> Iterator[Hit]:
 def _tokens(view: View) -> Iterator[Hit]:
     for match in _ANY_PROVIDER.finditer(view.data):
         token = match.group() or b""
-        if is_placeholder(token) or entropy(token) <= MIN_TOKEN_ENTROPY:
+        if is_placeholder(token) or is_slug(token) or entropy(token) <= MIN_TOKEN_ENTROPY:
             continue
         name = next((name for name, shape in _EACH_PROVIDER if shape.match(token)), "token")
         yield _secret(view, match, f"shape of a {name}")
@@ -196,6 +196,11 @@ def _is_plain_link(match: Match) -> bool:
 def is_placeholder(token: bytes) -> bool:
     """Say whether a token is visibly not a real one."""
     return PLACEHOLDER.search(token) is not None or _longest_repeat(token) >= REPEATED
+
+
+def is_slug(token: bytes) -> bool:
+    """Say whether a token is lower-case words behind its prefix (``sk-learn-based-pipeline-...``)."""
+    return not any(0x30 <= byte <= 0x39 or 0x41 <= byte <= 0x5A for byte in token[4:])
 
 
 def looks_random(value: bytes) -> bool:

@@ -33,7 +33,7 @@ DESTINATION: Final = Rx(
     rb"|[^\s]*(?:webhook|endpoint|server|\burl\b|channel|\bbot\b|attacker|external|remote|collector|e-?mail|\bus\b|\bme\b|support|third part))"
 )
 DESTINATION_REACH: Final = 100
-COPYING: Final = Rx(rb"\b(?:copy|push|ship|report|share)s?\b")
+COPYING: Final = Rx(rb"\b(?:copy|push|ship|report)s?\b")
 """Verbs with everyday meanings: they need an address, not just a server."""
 ADDRESS: Final = Rx(rb"https?://|webhook|attacker|external|collector")
 
@@ -41,7 +41,7 @@ SHELL_SENDS: Final = (
     Rx(
         rb"\b(?:"
         + UPLOADS
-        + rb")\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat )\s*[\"']?("
+        + rb")\b[^\n]*?(?:@|<|=@|\$\((?:cat|<) ?|`cat |\((?:get-content|gc) (?:-path )?(?:-raw )?)\s*[\"']?("
         + STORE
         + rb")"
     ),
@@ -62,7 +62,7 @@ SHELL_SENDS: Final = (
     Rx(
         rb"\b(?:requests\.(?:post|put)|httpx\.(?:post|put)|fetch|axios(?:\.post)?|urlopen|http\.post)\([^\n]*?\b(?:dict\(os\.environ\)|os\.environ\s*[,)}]|process\.env\s*[,)}])()"
     ),
-    Rx(rb"\b(?:scp|rsync)\s+(?:-[a-z]+\s+)*[\"']?(" + STRONG + rb")[^\n]*?\s[^\s]*[a-z0-9]:"),
+    Rx(rb"\b(?:scp|rsync)\s+(?:-[a-hj-z]+\s+)*[\"']?(" + STRONG + rb")[^\n]*?\s[^\s]*[a-z0-9]:"),
     Rx(
         rb"\b(?:security\s+find-(?:generic|internet)-password|gpg\s+--export-secret-keys?)\b[^\n]*?\|[^\n]*?\b"
         + NETWORK

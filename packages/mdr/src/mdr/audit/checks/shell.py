@@ -26,11 +26,11 @@ WS: Final = rb"(?:[ \t]|\$\{?ifs\}?[0-9]?)+"
 SHELLS: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:(?:ba|z|k|da|fi|a|c|tc)?sh|python[0-9.]*|perl|ruby|node|deno|bun|php|lua|pwsh|powershell|cmd|iex|invoke-expression|osascript)(?:\.exe)?"
 FETCH: Final = rb"(?:[^\s|;&\"'`()]*/)?(?:curl|wget|iwr|irm|invoke-webrequest|invoke-restmethod|aria2c|lynx|httpie)(?:\.exe)?"
 RUNNER: Final = (
-    rb"(?:&\s*)?(?:(?:sudo|doas|exec|command|nohup|time|nice|xargs|busybox)"
+    rb"(?:&\s*)?(?:(?:/\S*/)?(?:sudo|doas|exec|command|nohup|time|nice|xargs|busybox)"
     + WS
     + rb"(?:-\S+"
     + WS
-    + rb")*|env"
+    + rb")*|(?:/\S*/)?env"
     + WS
     + rb"(?:\S+=\S*"
     + WS
