@@ -78,6 +78,9 @@ LATENT_CASES: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
 ROUTERS: Final[dict[str, dict[str, Any]]] = {
     "softmax": {},
     "sigmoid": {"moe_router_score_function": "sigmoid"},
+    "pre-softmax": {"moe_router_pre_softmax": True},
+    "one-expert": {"moe_router_pre_softmax": True, "moe_router_topk": 1},
+    "groups": {"moe_router_num_groups": 2, "moe_router_group_topk": 1},
     "expert-bias": {
         "moe_router_score_function": "sigmoid",
         "moe_router_enable_expert_bias": True,

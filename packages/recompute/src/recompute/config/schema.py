@@ -134,6 +134,9 @@ class ModelConfig:
     moe_router_dtype: str | None = None
     moe_router_load_balancing_type: str | tuple[str, ...] = "aux_loss"
     moe_router_score_function: str = "softmax"
+    moe_router_pre_softmax: bool = False
+    moe_router_num_groups: int | None = None
+    moe_router_group_topk: int | None = None
     moe_router_enable_expert_bias: bool = False
     moe_router_padding_for_fp8: bool = False
     moe_router_padding_for_quantization: bool = False

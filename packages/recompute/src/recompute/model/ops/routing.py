@@ -135,30 +135,9 @@ def _z_loss(model: ModelConfig, shape: Shape) -> Op:
 
 
 def _top_k(model: ModelConfig, shape: Shape, logits: str) -> Op:
-    """Scores, top-k, normalisation and the scatter into [S, E].
-
-    The softmax keeps its FP32 result over the chosen k; the sigmoid its FP32 scores over all E, the
-    chosen ones and their sum. Both keep the chosen indices. Transformer Engine's fused router keeps
-    the map and FP32 scores (transformer_engine/pytorch/router.py, v2.20).
-    """
-    tokens, experts, top = shape.stream_tokens, model.num_moe_experts or 0, model.moe_router_topk
-    every, chosen = tokens * experts * FP32, tokens * top * FP32
-    dtype = router_bytes(model, shape)
-    if model.moe_router_fusion:
-        keeps = {"scores": every}
-    elif model.moe_router_score_function == "softmax":
-        keeps = {"indices": tokens * top * INDEX, "probs": chosen}
-    elif model.moe_router_score_function == "sigmoid":
-        keeps = {"indices": tokens * top * INDEX, "scores": every}
-        if top > 1:
-            keeps |= {"chosen": chosen, "sums": tokens * FP32}
-    else:
-        raise UnsupportedError(
-            "unsupported-router",
-            f"moe_router_score_function {model.moe_router_score_function} is not modelled",
-            hint="use softmax or sigmoid",
-            data={"field": "model.moe_router_score_function"},
-        )
+    """Scores, top-k, normalisation and the scatter into [S, E]."""
+    tokens, experts = shape.stream_tokens, model.num_moe_experts or 0
+    every, dtype = tokens * experts * FP32, router_bytes(model, shape)
     return Op(
         name="mlp.router.topk",
         kind=OpClass.ROUTING,
@@ -168,12 +147,45 @@ def _top_k(model: ModelConfig, shape: Shape, logits: str) -> Op:
             Tensor(name=ROUTING_MAP, size=tokens * experts),
         ),
         saves=(ROUTING_MAP,) if model.moe_router_fusion else (),
-        keeps=tuple(Tensor(name=f"router.{k}", size=size) for k, size in keeps.items()),
+        keeps=tuple(
+            Tensor(name=f"router.{name}", size=size)
+            for name, size in _scores(model, tokens, experts).items()
+        ),
         retains=() if model.moe_expert_capacity_factor is not None else (PROBS, ROUTING_MAP),
-        forward_workspace=0 if model.moe_router_fusion else tokens * experts * FP32,
+        forward_workspace=0 if model.moe_router_fusion else every,
         backward_workspace=2 * every,
         traffic=4 * every,
     )
+
+
+def _scores(model: ModelConfig, tokens: int, experts: int) -> dict[str, int]:
+    """What scoring keeps, by name.
+
+    The softmax keeps its FP32 result: over the chosen k, or over all E when it comes first
+    (``moe_router_pre_softmax``). The sigmoid keeps its FP32 scores over all E, the chosen ones and
+    their sum. Both keep the chosen indices, group limits their mask [S, E]. Transformer Engine's
+    fused router keeps the map and FP32 scores (transformer_engine/pytorch/router.py, v2.20).
+    """
+    every, top = tokens * experts * FP32, model.moe_router_topk
+    if model.moe_router_fusion:
+        return {"scores": every}
+    kept = {"indices": tokens * top * INDEX}
+    if model.moe_router_group_topk:
+        kept["group_mask"] = tokens * experts
+    if model.moe_router_score_function == "softmax":
+        first = model.moe_router_pre_softmax
+        return kept | ({"scores": every} if first else {"probs": tokens * top * FP32})
+    if model.moe_router_score_function != "sigmoid":
+        raise UnsupportedError(
+            "unsupported-router",
+            f"moe_router_score_function {model.moe_router_score_function} is not modelled",
+            hint="use softmax or sigmoid",
+            data={"field": "model.moe_router_score_function"},
+        )
+    kept["scores"] = every
+    if top > 1:
+        kept |= {"chosen": tokens * top * FP32, "sums": tokens * FP32}
+    return kept
 
 
 def _drop(model: ModelConfig, shape: Shape) -> Op:
