@@ -143,6 +143,39 @@ def test_every_combination_of_graphs_and_labels() -> None:
         agree(fields, latent=False, te=None)
 
 
+PRECISION = [
+    (
+        {
+            "recompute_granularity": "selective",
+            "recompute_modules": labels,
+            "fp8": fp8,
+            "fp8_recipe": recipe,
+            "num_moe_experts": 8,
+            "moe_token_dispatcher_type": "alltoall",
+            "moe_grouped_gemm": grouped,
+            "moe_shared_expert_overlap": overlap,
+            "moe_shared_expert_intermediate_size": size,
+        },
+        te,
+    )
+    for labels, fp8, recipe, grouped, overlap, size, te in itertools.product(
+        (("moe_act",), ("layernorm",), ("mlp", "moe"), ("shared_experts",)),
+        (None, "hybrid"),
+        ("delayed", "mxfp8"),
+        (False, True),
+        (False, True),
+        (None, 64),
+        space.TE_VERSIONS,
+    )
+]
+
+
+def test_every_combination_of_precision_and_experts() -> None:
+    assert len(PRECISION) == 512
+    for fields, te in PRECISION:
+        agree(fields, latent=False, te=te)
+
+
 @pytest.mark.parametrize("labels", space.LABELS)
 def test_the_label_set_is_the_one_the_assertion_knows(labels: str) -> None:
     from recompute.rules.allowed import LABELS_OF
