@@ -97,7 +97,8 @@ def test_backward_lets_go_of_all_but_gradients(kind: str, layout: dict[str, obje
         assert not run.saved_by_op, labels
         assert not run.saved_by_region, labels
         left = run.arena.held - run.weight_grads - run.left_behind
-        assert left == rounded(shape.stream), labels
+        handed_on = rounded(shape.stream)  # or held by a module as well, and counted there
+        assert left == handed_on or (left == 0 and "full" in labels), labels
 
 
 @pytest.mark.parametrize("kind", LAYER_KINDS)

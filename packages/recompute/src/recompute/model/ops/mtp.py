@@ -14,7 +14,7 @@ from recompute.config.schema import ModelConfig
 from recompute.model.ops.ends import embedding_tape, loss_op
 from recompute.model.ops.linear import column_linear, norm
 from recompute.model.shape import Shape
-from recompute.model.tape import Link, Op, OpClass, Tape, Tensor
+from recompute.model.tape import Link, Mechanism, Op, OpClass, Region, Tape, Tensor
 
 PREFIX = "mtp"
 
@@ -43,7 +43,20 @@ def mtp_tape(model: ModelConfig, shape: Shape, inner: Tape) -> Tape:
         inputs=(Tensor(name="hidden", size=stream),),
         outputs=("hidden_out", "mtp_loss"),
         ops=ops,
-        regions=inner.regions,
+        regions=(*inner.regions, _full_region()),
+    )
+
+
+def _full_region() -> Region:
+    """Full recompute of a depth: from its norms to its last one, neither embedding nor logits.
+
+    Source: MultiTokenPredictionLayer._checkpointed_forward around _proj_and_transformer_layer.
+    """
+    return Region(
+        label="full",
+        mechanism=Mechanism.CHECKPOINT,
+        first=f"{PREFIX}.enorm",
+        last=f"{PREFIX}.final_layernorm",
     )
 
 

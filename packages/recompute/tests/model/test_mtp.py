@@ -1,0 +1,41 @@
+"""A depth of multi-token prediction costs a layer and a head of its own."""
+
+from __future__ import annotations
+
+from recompute.model.layer import LAYER_KINDS
+from recompute.model.ops.ends import head_tape
+from recompute.model.run import profile
+from recompute.model.shape import shape_of
+
+from .jobs import GRADS, job
+
+JOB = job(num_moe_experts=None, vocab_size=65536)
+SHAPE = shape_of(JOB)
+DEPTH = LAYER_KINDS["mtp+attention+mlp"](JOB.model, SHAPE)
+
+
+def saved(*labels: str) -> int:
+    return profile(DEPTH, frozenset(labels), GRADS).saved
+
+
+def test_a_depth_keeps_a_layer_a_head_and_the_streams_it_joins() -> None:
+    layer = profile(LAYER_KINDS["attention+mlp"](JOB.model, SHAPE), frozenset(), GRADS).saved
+    head = profile(head_tape(JOB.model, SHAPE, owns_weight=True), frozenset(), GRADS).saved
+    stream = SHAPE.stream
+    extra = saved() - layer - head
+    # the next embedding, its norm's and the other norm's input, both joined, and both streams
+    assert 5 * stream <= extra <= 7 * stream
+
+
+def test_full_recompute_of_a_depth_leaves_its_logits() -> None:
+    run = profile(DEPTH, frozenset({"full"}), GRADS)
+    logits = SHAPE.tokens * SHAPE.vocab * 4
+    assert logits < run.saved < logits + 8 * SHAPE.stream
+    assert "mtp.output_layer" not in run.replayed
+    assert "mtp.embedding" not in run.replayed
+    assert "mlp.linear_fc1" in run.replayed
+
+
+def test_the_gradient_reaches_the_decoder_through_both_losses() -> None:
+    shared = [op for op in DEPTH.ops if "hidden" in op.reads]
+    assert [op.name for op in shared] == ["mtp.hnorm", "mtp.join_streams"]
