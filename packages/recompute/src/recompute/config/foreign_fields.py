@@ -6,6 +6,7 @@ about it, so they are kept in ``JobConfig.unmodelled`` for ``recompute.rules.for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 FOREIGN_FIELDS: Final = frozenset(
@@ -32,6 +33,10 @@ FOREIGN_FIELDS: Final = frozenset(
         "recompute_layer_ids",
         # Hugging Face and PyTorch
         "activation_checkpoint",
+        "activation_recompute",
+        "checkpoint",
+        "fsdp",
+        "use_reentrant",
         "activation_checkpoint_mode",
         "activation_checkpointing",
         "checkpoint_order",
@@ -50,3 +55,15 @@ FOREIGN_FIELDS: Final = frozenset(
     }
 )
 """Names that are accepted in the sections of a job although Megatron has no such field."""
+
+RENAMED_FIELDS: Final[Mapping[str, str]] = {
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "activations_checkpoint_recompute": "recompute_modules",
+    "activation_checkpoint_method": "recompute_method",
+    "activation_checkpoint_num_layers": "recompute_num_layers",
+    "checkpoint_num_layers": "recompute_num_layers",
+    "checkpoint_method": "recompute_method",
+}
+"""Old or NeMo 1 name -> Megatron's field."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.config.draft import Unresolved
+from recompute.config.foreign_fields import RENAMED_FIELDS
 from recompute.config.known import known_fields
 from recompute.config.schema import FrozenValue
 from recompute.config.section_types import kinds
@@ -164,7 +165,12 @@ def _row(flag: str, word: Token, path: str) -> Sequence[Any]:
     if flag not in table:
         flag = _underscored(flag)
     if flag not in table:
-        near = difflib.get_close_matches(flag, table, 1, 0.6)
+        old = RENAMED_FIELDS.get(flag.lstrip("-").replace("-", "_"))
+        near = (
+            [f"--{old.replace('_', '-')}"]
+            if old is not None
+            else difflib.get_close_matches(flag, table, 1, 0.6)
+        )
         raise ConfigError(
             "unknown-flag",
             f"{path}:{word.line}: Megatron-LM has no flag {flag[:60]}",

@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from recompute.config.foreign_fields import RENAMED_FIELDS
 from recompute.rules.case import Case, names_of
 from recompute.rules.types import ALL, Edit, Rule, Source, ex
-
-RENAMED: Final[Mapping[str, str]] = {
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "activations_checkpoint_recompute": "recompute_modules",
-    "activation_checkpoint_method": "recompute_method",
-    "activation_checkpoint_num_layers": "recompute_num_layers",
-    "checkpoint_num_layers": "recompute_num_layers",
-    "checkpoint_method": "recompute_method",
-}
-"""Old or NeMo 1 name -> Megatron's field."""
 
 _OFF_WORDS: Final = frozenset({"none", "off", "false", ""})
 _HF: Final = "huggingface/transformers"
@@ -32,14 +21,14 @@ _TORCH: Final = "pytorch/pytorch"
 def _old_names(case: Case) -> list[str]:
     if not case.job.unmodelled:
         return []
-    return [key for key in case.job.unmodelled if key.rpartition(".")[2] in RENAMED]
+    return [key for key in case.job.unmodelled if key.rpartition(".")[2] in RENAMED_FIELDS]
 
 
 def _translated(case: Case) -> Edit:
     edit: dict[str, Any] = {}
     for key in _old_names(case):
         edit[f"unmodelled.{key}"] = None
-        name = RENAMED[key.rpartition(".")[2]]
+        name = RENAMED_FIELDS[key.rpartition(".")[2]]
         if getattr(case.model, name) is None:
             edit[f"model.{name}"] = case.job.unmodelled[key]
     return edit
@@ -47,7 +36,8 @@ def _translated(case: Case) -> Edit:
 
 def _mapping(case: Case) -> str:
     return ", ".join(
-        f"{key.rpartition('.')[2]} is {RENAMED[key.rpartition('.')[2]]}" for key in _old_names(case)
+        f"{key.rpartition('.')[2]} is {RENAMED_FIELDS[key.rpartition('.')[2]]}"
+        for key in _old_names(case)
     )
 
 
@@ -122,15 +112,15 @@ RULES: Final[tuple[Rule, ...]] = (
         id="hf-trainer-kwargs",
         severity="error",
         raised="never",
-        title="Hugging Face checkpointing with adapters: kwargs must go through TrainingArguments",
+        title="Hugging Face checkpointing: its kwargs must go through TrainingArguments",
         revisions=ALL,
         when=lambda c: (
             _switch(c, "gradient_checkpointing")
-            and c.job.peft is not None
+            and (c.job.peft is not None or c.foreign("gradient_checkpointing_kwargs") is not None)
             and not isinstance(c.foreign("gradient_checkpointing_kwargs"), Mapping)
         ),
-        message="gradient_checkpointing with adapters and no gradient_checkpointing_kwargs: the "
-        "Trainer resets use_reentrant, the frozen inputs need no gradient and the adapters get none",
+        message="gradient_checkpointing without a mapping of gradient_checkpointing_kwargs for the "
+        "Trainer: it resets use_reentrant, and behind frozen inputs adapters get no gradient",
         fields=("gradient_checkpointing_kwargs",),
         advice="pass gradient_checkpointing_kwargs={'use_reentrant': False} to TrainingArguments, not "
         "to the model",

@@ -201,8 +201,9 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="never",
         title="label moe with overlapped expert communication before 0.17: accepted, the replay repeats it",
         revisions=between("0.14", "0.16"),
-        gate="selective",
-        when=lambda c: overlaps(c) and "moe" in c.labels,
+        when=lambda c: (
+            overlaps(c) and ("moe" in c.labels or "moe" in (c.model.recompute_modules or ()))
+        ),
         message="label moe beside overlap_moe_expert_parallel_comm: Megatron Core {c.name} lets it "
         "pass, but the replay repeats the dispatch and combine; 0.17 and newer refuse it",
         fields=("model.recompute_modules", "model.overlap_moe_expert_parallel_comm"),
@@ -389,7 +390,7 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="never",
         title="Megatron FSDP version 2 takes a forward inside backward for recompute",
         revisions=on("pin", "main"),
-        when=lambda c: c.recomputes and _fsdp_v2(c),
+        when=lambda c: _fsdp_v2(c) and (c.recomputes or bool(c.foreign("activation_recompute"))),
         message="Megatron FSDP version 2 recognises the replay as a forward inside backward and "
         "leaves its prefetching off there",
         fields=("ddp.megatron_fsdp_version",),
@@ -411,7 +412,7 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="never",
         title="Megatron FSDP version 2 before 2026-08-08: the replay prefetches finished modules",
         revisions=frozenset({*between("0.17", "0.19"), "dev"}),
-        when=lambda c: c.recomputes and _fsdp_v2(c),
+        when=lambda c: _fsdp_v2(c) and (c.recomputes or bool(c.foreign("activation_recompute"))),
         message="in Megatron FSDP version 2 of Megatron Core {c.name} the replay triggers a prefetch "
         "that gathers modules whose backward is over: parameters stay gathered, and gradients can "
         "be stale",
@@ -469,6 +470,10 @@ _PREFETCH: Final = "megatron_fsdp_prefetch_recompute_forward_weights"
 
 
 def _fsdp_v2(case: Case) -> bool:
+    if not case.job.unmodelled:
+        return False
+    if str(case.foreign("fsdp", "")).lower() in {"v2", "2", "megatron_fsdp_v2"}:
+        return True
     return (
         case.job.ddp is not None
         and case.job.ddp.use_megatron_fsdp

@@ -235,10 +235,10 @@ RULES: Final[tuple[Rule, ...]] = (
         title="delayed fp8 scaling replayed by Transformer Engine before 1.12: scales go stale",
         revisions=since("0.8"),
         when=lambda c: (
-            c.recomputes
-            and bool(c.model.fp8)
+            bool(c.model.fp8)
             and c.model.fp8_recipe == "delayed"
             and below(c.te, 1, 12)
+            and (c.recomputes or bool(c.foreign("checkpoint")))
         ),
         message="Transformer Engine {c.job.framework.transformer_engine} loses the first-module "
         "flag in the replay, so with delayed fp8 scaling the backward scales are never updated and "
