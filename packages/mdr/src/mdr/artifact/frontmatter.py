@@ -12,15 +12,15 @@ slightly different texts, and a grade must not depend on which one is installed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from mdr.artifact.simple_yaml import MAX_SCALAR_CHARS, read_simple
+
 BOM: Final = b"\xef\xbb\xbf"
 MAX_BLOCK_BYTES: Final = 64 * 1024
-MAX_SCALAR_CHARS: Final = 16 * 1024
 MAX_DEPTH: Final = 16
 MAX_NODES: Final = 4_000
 MAX_TYPED_CHARS: Final = 64
@@ -130,48 +130,13 @@ def load_mapping(block: bytes) -> Mapping[str, Any]:
     if len(block) > MAX_BLOCK_BYTES:
         raise _Refused("too-large", f"{len(block)} bytes of YAML, at most {MAX_BLOCK_BYTES}", 1)
     text = block.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    simple = simple_mapping(text)
+    simple = read_simple(text)
     if simple is not None:
         return simple
     loaded = load_yaml(text)
     if not isinstance(loaded, dict):
         raise _Refused("not-a-mapping", f"a {type(loaded).__name__}, not a mapping of keys", 1)
     return {key: value for key, value in loaded.items() if isinstance(key, str)}
-
-
-_PLAIN: Final = r"[A-Za-z][A-Za-z0-9 _./()@+,;=$%^&*!?'\"<>|~`\[\]{}-]*(?:[#:][A-Za-z0-9_./()@+,;=-]+[A-Za-z0-9 _./()@+,;=!?'\"-]*)*"
-SIMPLE_LINE: Final = re.compile(
-    rf"(?P<key>[A-Za-z_][A-Za-z0-9_-]*): +(?:\"(?P<double>[^\"\\\n\t]*)\"|'(?P<single>[^'\n\t]*)'|(?P<plain>{_PLAIN})) *\Z"
-)
-"""``key: value`` on one line, whose value needs no YAML to be read: it holds no `` #`` and no ``: ``,
-does not end in a colon, and begins with a letter."""
-WORDS_WITH_TYPES: Final = frozenset({"y", "n", "yes", "no", "true", "false", "on", "off", "null"})
-
-
-def simple_mapping(text: str) -> dict[str, str] | None:
-    """Read a block that consists of plain one-line pairs; ``None`` sends it to the YAML loader."""
-    if not text.isascii():
-        return None
-    values: dict[str, str] = {}
-    for line in text.split("\n"):
-        if not line:
-            continue
-        match = SIMPLE_LINE.match(line)
-        if match is None:
-            return None
-        value = match["double"] if match["double"] is not None else match["single"]
-        if value is None:
-            value = match["plain"].rstrip(" ")
-            if value.lower() in WORDS_WITH_TYPES or value.endswith(":"):
-                return None
-        if (
-            len(value) > MAX_SCALAR_CHARS
-            or not value.isprintable()
-            or match["key"].lower() in WORDS_WITH_TYPES
-        ):
-            return None
-        values[match["key"]] = value
-    return values or None
 
 
 def load_yaml(text: str) -> Any:
