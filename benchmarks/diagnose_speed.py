@@ -2,7 +2,8 @@
 
 Writes a log of the size asked for (default 1 GiB) to a temporary folder, with progress lines of many
 ranks, noise, memory reports and one out-of-memory failure near the end, diagnoses it in a process of
-its own and prints megabytes per second and the largest resident set.
+its own and prints megabytes per second, also per second of CPU (what a machine with idle cores would
+show), and the largest resident set.
 
     python benchmarks/diagnose_speed.py [--mib 1024] [--shape mixed|noise|errors|one-line]
 """
@@ -63,8 +64,8 @@ def write_log(path: Path, mib: int, shape: str) -> None:
         stream.write(b"\n" + FAILURE.encode())
 
 
-def measure(path: Path) -> tuple[float, int, dict[str, object]]:
-    """Diagnose in a process of its own; return seconds, largest resident set in bytes, the answer."""
+def measure(path: Path) -> tuple[float, float, int, dict[str, object]]:
+    """Diagnose in a process of its own; return seconds, CPU seconds, largest resident set, answer."""
     started = time.perf_counter()
     command = [sys.executable, "-m", "recompute", "diagnose", "--json", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -72,7 +73,8 @@ def measure(path: Path) -> tuple[float, int, dict[str, object]]:
         output = process.stdout.read()
         _, _, usage = os.wait4(process.pid, 0)
         process.returncode = 0
-    return time.perf_counter() - started, usage.ru_maxrss * 1024, json.loads(output)
+    seconds = time.perf_counter() - started
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, json.loads(output)
 
 
 def main() -> None:
@@ -83,15 +85,17 @@ def main() -> None:
         "--shape", choices=("mixed", "noise", "errors", "one-line"), action="append"
     )
     options = parser.parse_args()
-    print(f"{'shape':<10} {'MiB':>6} {'seconds':>8} {'MB/s':>6} {'max RSS MiB':>12}  verdict")
+    print(
+        f"{'shape':<10} {'MiB':>6} {'seconds':>8} {'MB/s':>6} {'MB/CPU s':>8} {'max RSS MiB':>12}  verdict"
+    )
     for shape in options.shape or ("mixed", "noise", "errors", "one-line"):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "train.log")
             write_log(path, options.mib, shape)
-            seconds, memory, answer = measure(path)
+            seconds, cpu, memory, answer = measure(path)
             size = path.stat().st_size
         print(
-            f"{shape:<10} {size >> 20:>6} {seconds:>8.1f} {size / 1e6 / seconds:>6.0f} {memory >> 20:>12}  "
+            f"{shape:<10} {size >> 20:>6} {seconds:>8.1f} {size / 1e6 / seconds:>6.0f} {size / 1e6 / cpu:>8.0f} {memory >> 20:>12}  "
             f"{answer['verdict']} in {answer['stage']}"
         )
 

@@ -79,14 +79,15 @@ def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, .
     from recompute.units import format_gib
 
     try:
-        answer = plan(job)
+        first = plan(job)
+        now = next(
+            (item for item in first.alternatives if item.choice == first.current), first.control
+        )
+        answer = plan(job, budget=now.peak_bytes - (needed or now.peak_bytes // 20))
     except RecomputeError:
         return ()
-    chosen, control = answer.chosen, answer.control
+    chosen = answer.chosen
     if chosen is None or chosen.choice == answer.current:
-        return ()
-    current = next((item for item in answer.alternatives if item.choice == answer.current), control)
-    if needed is not None and current.peak_bytes - chosen.peak_bytes < needed:
         return ()
     choice = chosen.choice
     if choice.recompute_granularity == "full":
@@ -102,14 +103,14 @@ def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, .
             f"model.recompute_modules=[{modules}]",
         )
     text = (
-        f"{choice.label()} is predicted to bring the hottest rank from {format_gib(current.peak_bytes)} "
+        f"{choice.label()} is predicted to bring the hottest rank from {format_gib(now.peak_bytes)} "
         f"to {format_gib(chosen.peak_bytes)} at {chosen.step_time_overhead:+.1%}"
     )
     return (
         NextAction(
             action=text,
             overrides=overrides,
-            why="the plan for this job: the cheapest choice that fits",
+            why="the cheapest choice of the plan that lowers this job's peak by what was missing",
         ),
     )
 

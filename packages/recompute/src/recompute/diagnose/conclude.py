@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from recompute.diagnose import accounting
@@ -129,11 +130,7 @@ def _actions(
         keys = list(keys_for(chosen.rule, chosen.verdict))
     if seen.expandable_segments is not None and "expandable-segments" in keys:
         keys[keys.index("expandable-segments")] = "segments-are-on"
-    if (
-        chosen.oom is not None
-        and accounting.nearly_full(chosen.oom.message)
-        and "segments-may-rescue" not in keys
-    ):
+    if _may_rescue(chosen) and "segments-may-rescue" not in keys:
         keys.append("segments-may-rescue")
     labels = labels_for(chosen.oom, job)
     predicted: tuple[NextAction, ...] = ()
@@ -142,7 +139,7 @@ def _actions(
         and predict is not None
         and chosen.verdict in {Verdict.ACTIVATION, Verdict.CAPACITY, Verdict.IMBALANCE}
     ):
-        predicted = predict(job, _needed(chosen.oom))
+        predicted = predict(_on_this_card(job, chosen.oom), _needed(chosen.oom))
     kept = []
     for key in dict.fromkeys(keys):
         action = render(key, labels)
@@ -160,6 +157,22 @@ def _actions(
                 )
             )
     return (*predicted, *kept) or (render("snapshot", ()),)
+
+
+def _may_rescue(chosen: Finding) -> bool:
+    """Tell whether the last piece would just have fitted into the slack."""
+    if chosen.oom is None or chosen.verdict in {Verdict.OTHER_PROCESS, Verdict.NON_TORCH_MEMORY}:
+        return False
+    return accounting.nearly_full(chosen.oom.message)
+
+
+def _on_this_card(job: JobConfig, oom: Oom | None) -> JobConfig:
+    """Return the job with the card's memory as the message states it, where the job names no GPU."""
+    hardware = job.hardware
+    total = oom.message.total if oom is not None else None
+    if total is None or hardware.gpu is not None or hardware.memory_bytes is not None:
+        return job
+    return replace(job, hardware=replace(hardware, memory_bytes=total))
 
 
 def _changes_something(job: JobConfig, action: NextAction) -> bool:

@@ -32,8 +32,9 @@ SAMPLES: Final = 6
 """Progress lines that are looked at per chunk."""
 HITS_PER_LITERAL: Final = 400
 
-LITERALS: Final[tuple[bytes, ...]] = (b"emory", b"rror", b"OOM", b"SIGKILL", b"atchdog")
-"""Every failure's line, or one right beside it, holds one of these."""
+LITERALS: Final[tuple[bytes, ...]] = (b"emory", b"rror")
+"""Every failure's line holds one of these, or a line right beside it does: ``memory``, ``Memory``,
+``Error``, ``error``. Each further literal costs a pass over the whole log."""
 CONFIG_LITERALS: Final[tuple[bytes, ...]] = (
     b"- arguments -",
     b"ConfigContainer",

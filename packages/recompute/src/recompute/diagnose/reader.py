@@ -285,6 +285,8 @@ class LogReader:
         ):
             self._event(row, place, frames)
         elif message is not None and self._counts(message, exception, frames, lines[0]):
+            if not frames:
+                frames, frame_lines = self._wrapped(place)
             self.seen.oom_count += 1
             if len(self.seen.ooms) < MAX_OOMS:
                 self.seen.ooms.append(
@@ -305,6 +307,17 @@ class LogReader:
         if stream.frames or line.prefixed or latest is None or not latest.frame_lines:
             return stream
         return latest if 0 < line.number - latest.frame_lines[-1] <= NEAR else stream
+
+    def _wrapped(self, place: Place) -> tuple[tuple[Frame, ...], tuple[int, ...]]:
+        """Take over the stack of a wrapper's line that stands right before the message itself."""
+        last = self.seen.ooms[-1] if self.seen.ooms else None
+        if last is None or last.message.numbers_known or last.place.file != place.file:
+            return (), ()
+        if not 0 < place.line - last.place.line <= NEAR:
+            return (), ()
+        self.seen.ooms.pop()
+        self.seen.oom_count -= 1
+        return last.frames, last.frame_lines
 
     def _counts(
         self, message: OomMessage, exception: str, frames: tuple[Frame, ...], line: Line

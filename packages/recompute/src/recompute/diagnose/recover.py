@@ -111,4 +111,8 @@ def recovered_job(seen: Observation) -> tuple[JobConfig | None, str | None]:
         return None, f"the configuration in the log was not understood: {error.message}"
     path = seen.files[0].path if seen.files else "-"
     job = dataclasses.replace(job, identity=dataclasses.replace(job.identity, path=path))
+    gpus = seen.arguments.get("world_size", "")
+    if job.hardware.num_gpus is None and gpus.isascii() and gpus.isdecimal() and 0 < len(gpus) < 8:
+        hardware = dataclasses.replace(job.hardware, num_gpus=int(gpus))
+        job = dataclasses.replace(job, hardware=hardware)
     return job, "the job was recovered from the configuration that the log prints"

@@ -47,7 +47,7 @@ class Compactor:
 
     def sequence(self, value: list[Any]) -> Any:
         """Return the compact form of a finished list: a stack, if it is all frames."""
-        if value and type(value[0]) is Frame and all(type(item) is Frame for item in value):
+        if value and type(value[0]) is Frame and set(map(type, value)) == {Frame}:
             key = tuple(map(id, value))
             stack = self._stacks.get(key)
             if stack is None:

@@ -157,7 +157,7 @@ def _passes(
             current = None if reading.backward else current
             continue
         if reading.regions & bit:
-            again = split and current is not None and item.stack is current.items[0].stack
+            again = split and current is not None and _repeats(item, current)
             if current is None or again:
                 current = _Pass([item], item.start + 1, item.start + 1)
                 passes.append(current)
@@ -170,6 +170,12 @@ def _passes(
             else:
                 current = None
     return passes
+
+
+def _repeats(item: Allocation, current: _Pass) -> bool:
+    """Tell whether an allocation begins the next layer: it repeats the first one's stack."""
+    first, before = current.items[0].stack, current.items[-1].stack
+    return item.stack is first and before is not first
 
 
 def _discarded(one: _Pass, index: _Index, row: RegionRow) -> list[Allocation]:

@@ -303,6 +303,11 @@ class PickleMachine:
         items = tuple(self.pop() for _ in range(count))
         self.new(items[::-1])
 
+    def byte_get(self) -> None:
+        """BINGET: push what a one-byte index remembers."""
+        self._stack.append(self._memo[self._data[self._at]])
+        self._at += 1
+
     def long_get(self) -> None:
         """LONG_BINGET, and a whole run of them at once: most bytes of a snapshot are such runs."""
         run = _LONG_GETS.match(self._data, self._at - 1, min(self._at + (5 << 10), self._size))
@@ -312,7 +317,7 @@ class PickleMachine:
         count = (run.end() - run.start()) // 5
         indices = struct.unpack("<" + "xI" * count, run.group())
         memo = self._memo
-        self._stack.extend([memo[index] for index in indices])
+        self._stack.extend(map(memo.__getitem__, indices))
         self._at = run.end()
 
 
@@ -377,7 +382,7 @@ _HANDLERS: Final[dict[int, Callable[[PickleMachine], Any]]] = {
     ord("e"): _M.appends,
     ord("s"): _M.setitem,
     ord("u"): _M.setitems,
-    ord("h"): lambda m: m.get(m.unsigned(1)),
+    ord("h"): _M.byte_get,
     ord("j"): _M.long_get,
     ord("g"): lambda m: m.get(int(m.text_line())),
     ord("q"): lambda m: m.put(m.unsigned(1)),
