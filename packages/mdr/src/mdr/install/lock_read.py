@@ -24,6 +24,7 @@ from mdr.install.lock import (
     Pin,
     Scope,
     Target,
+    format_lock,
     in_lock_order,
 )
 from mdr.install.portable import path_problem, tree_problem
@@ -46,11 +47,12 @@ _RULESET: Final = re.compile(r"r[0-9]{1,6}", re.ASCII)
 _RESTORE: Final = "restore it from git (git log -- mdr.lock); mdr never guesses what a lock meant"
 
 
-def read_lock(path: Path) -> Lock:
+def read_lock(path: Path, known: Lock | None = None) -> Lock:
     """Read the lock of a project.
 
     Args:
         path: The file ``mdr.lock``.
+        known: What it held a moment ago; if the bytes are still those, they are not checked twice.
 
     Returns:
         A lock every field of which was checked, entries sorted.
@@ -67,6 +69,8 @@ def read_lock(path: Path) -> Lock:
         raise LockError(
             "lock-unreadable", f"cannot read {path.name}: {error.strerror}", hint=_RESTORE
         ) from error
+    if known is not None and data == format_lock(known):
+        return known
     return parse_lock(data, path.name)
 
 

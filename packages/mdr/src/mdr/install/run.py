@@ -36,7 +36,7 @@ def install_from_lock(
     fetcher = workspace.fetcher(offline=offline, frozen=frozen, progress=progress)
     lock = workspace.lock()
     with workspace.held(lock.entries):
-        lock = workspace.lock()
+        lock = workspace.lock(lock)
         refused = tuple(_refused(policy, lock.entries))
         if refused:
             return Report(failed=refused)

@@ -44,9 +44,9 @@ class Workspace:
         """Read ``mdr-policy.toml`` beside the lock."""
         return read_policy(self.roots.project)
 
-    def lock(self) -> Lock:
-        """Read the lock; a missing one is an error."""
-        return read_lock(self.lock_path)
+    def lock(self, known: Lock | None = None) -> Lock:
+        """Read the lock; a missing one is an error. ``known`` saves checking the same bytes twice."""
+        return read_lock(self.lock_path, known)
 
     def lock_or_new(self) -> Lock:
         """Read the lock, or start one."""
