@@ -48,6 +48,7 @@ LAYOUTS = (
     {"context_parallel_size": 2, "moe_latent_size": 256, "moe_z_loss_coeff": 0.1},
     {"context_parallel_size": 4, "cp_comm_type": "a2a", "qk_layernorm": True},
     {"context_parallel_size": 2, "cp_comm_type": "all_gather"},
+    {"attention_output_gate": True, "qk_layernorm": True},
     {
         "transformer_impl": "local",
         "moe_grouped_gemm": False,

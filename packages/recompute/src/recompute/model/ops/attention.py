@@ -29,7 +29,7 @@ def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -
     SelfAttention.get_query_key_value_tensors and Attention.forward.
     """
     query, key = shape.heads * shape.head_dim, shape.groups * shape.head_dim
-    gate = query if model.attention_output_gate else 0
+    gated = model.attention_output_gate
     bias = model.add_bias_linear or model.add_qkv_bias
     projected = normed_column_linear(
         "self_attention.linear_qkv",
@@ -37,13 +37,13 @@ def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -
         "mixed_qkv",
         model=model,
         shape=shape,
-        width=query + 2 * key + gate,
+        width=query * (2 if gated else 1) + 2 * key,
         bias=bias,
         norm_name="input_layernorm",
     )
     output = row_linear(
         "self_attention.linear_proj",
-        "core_attn_out",
+        "gated_attn_out" if gated else "core_attn_out",
         target,
         shape=shape,
         width=query,
@@ -51,10 +51,25 @@ def self_attention(model: ModelConfig, shape: Shape, source: str, target: str) -
     )
     return (
         *projected,
-        *_split(shape),
+        *_split(shape, gated=gated),
         *_position(model, shape),
         *_core(model, shape),
+        *((_output_gate(shape),) if gated else ()),
         output,
+    )
+
+
+def _output_gate(shape: Shape) -> Op:
+    """Multiply with the sigmoid of a gate that the projection gives; compiled, it keeps both inputs."""
+    size = shape.tokens * shape.heads * shape.head_dim * shape.act
+    return Op(
+        name="self_attention.output_gate",
+        kind=OpClass.ELEMENTWISE,
+        reads=("core_attn_out", "gate"),
+        writes=(Tensor(name="gated_attn_out", size=size),),
+        saves=("core_attn_out", "gate"),
+        traffic=3 * size,
+        flops=8 * shape.tokens * shape.heads * shape.head_dim,
     )
 
 
@@ -75,22 +90,25 @@ def is_unfused(model: ModelConfig) -> bool:
     return model.attention_backend in ("unfused", "local")
 
 
-def _split(shape: Shape) -> tuple[Op, ...]:
+def _split(shape: Shape, *, gated: bool) -> tuple[Op, ...]:
     """Views of the mixed projection; a grouped query is copied out of it (reshape of a slice)."""
     unit = shape.tokens * shape.head_dim * shape.act
     query, key = unit * shape.heads, unit * shape.groups
     grouped = shape.heads != shape.groups
+    storage = "" if grouped else "mixed_qkv"
+    gate = (Tensor(name="gate", size=query, storage=storage),) if gated else ()
     return (
         Op(
             name="self_attention.split",
             kind=OpClass.ELEMENTWISE,
             reads=("mixed_qkv",),
             writes=(
-                Tensor(name="query", size=query, storage="" if grouped else "mixed_qkv"),
+                Tensor(name="query", size=query, storage=storage),
                 Tensor(name="key", size=key, storage="mixed_qkv"),
                 Tensor(name="value", size=key, storage="mixed_qkv"),
+                *gate,
             ),
-            traffic=2 * query if grouped else 0,
+            traffic=2 * query * (2 if gated else 1) if grouped else 0,
         ),
     )
 
