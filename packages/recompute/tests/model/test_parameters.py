@@ -69,6 +69,48 @@ MODELS: dict[str, tuple[dict[str, Any], int]] = {
         },
         671_026_419_200 - 58 * 256,
     ),
+    "qwen3-next-80b-a3b": (  # without its prediction depth
+        {
+            "num_layers": 48,
+            "hidden_size": 2048,
+            "num_attention_heads": 16,
+            "num_query_groups": 2,
+            "kv_channels": 256,
+            "qk_layernorm": True,
+            "attention_output_gate": True,
+            "experimental_attention_variant": "gated_delta_net",
+            "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32,
+            "num_moe_experts": 512,
+            "moe_router_topk": 10,
+            "moe_ffn_hidden_size": 512,
+            "moe_shared_expert_intermediate_size": 512,
+            "moe_shared_expert_gate": True,
+            "vocab_size": 151936,
+        },
+        79_674_391_296,
+    ),
+    "nemotron-3-nano-30b-a3b": (
+        {
+            "num_layers": 52,
+            "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "hidden_size": 2688,
+            "num_attention_heads": 32,
+            "num_query_groups": 2,
+            "kv_channels": 128,
+            "mamba_num_heads": 64,
+            "mamba_head_dim": 64,
+            "num_moe_experts": 128,
+            "moe_router_topk": 6,
+            "moe_ffn_hidden_size": 1856,
+            "moe_shared_expert_intermediate_size": 3712,
+            "gated_linear_unit": False,
+            "activation_func": "squared_relu",
+            "position_embedding_type": "none",
+            "vocab_size": 131072,
+        },
+        31_577_937_344,
+    ),
     "llama-3-8b": (
         {
             "num_layers": 32,
@@ -109,6 +151,14 @@ def parameters(fields: dict[str, Any], *, tp: int = 1, ep: int = 1) -> tuple[int
 def test_total(name: str) -> None:
     fields, total = MODELS[name]
     assert parameters(fields)[0] == total
+
+
+def test_a_prediction_depth_of_a_checkpoint() -> None:
+    """Qwen3-Next's checkpoint holds 81 324 862 720 parameters, its depth included."""
+    fields, total = MODELS["qwen3-next-80b-a3b"]
+    one = job(**{**PLAIN, **fields, "mtp_num_layers": 1})
+    depth = LAYER_KINDS[mtp_kind(one.model)](one.model, shape_of(one))
+    assert total + depth.weight_bytes // 2 == 81_324_862_720
 
 
 def test_experts_divide_by_their_own_group() -> None:
