@@ -14,7 +14,8 @@ from recompute.config.normalize import revision_of
 from recompute.config.revision import Revision, parse_bridge_version, parse_revision
 from recompute.config.schema import JobConfig
 from recompute.report.check_document import Checked, with_assumptions
-from recompute.rules.check import check, unconfirmed
+from recompute.rules.check import check as findings_of
+from recompute.rules.check import unconfirmed
 from recompute.rules.types import Rule
 
 BRIDGE_PREFIXES = ("bridge-", "bridge:", "bridge@")
@@ -80,7 +81,7 @@ def _answer(job: JobConfig, target: Target, *extra: tuple[str, str]) -> Checked:
         job=job,
         mcore=target.revision.name,
         version=target.version,
-        findings=check(job, target.revision, bridge=target.bridge),
+        findings=findings_of(job, target.revision, bridge=target.bridge),
     )
 
 
@@ -96,7 +97,7 @@ def _against_tree(job: JobConfig, target: Target) -> Checked:
         )
         texts = (*texts, ("mcore-newer", text))
     facts = Tree(labels=tree.labels, fields=tree.fields)
-    findings = check(job, target.revision, tree=facts)
+    findings = findings_of(job, target.revision, tree=facts)
     changed = changed_rules(tree, [finding.rule for finding in findings])
     job = dataclasses.replace(job, assumptions=with_assumptions(job, *texts))
     return Checked(
