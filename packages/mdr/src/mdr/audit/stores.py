@@ -82,6 +82,6 @@ LOCAL_SECRETS: Final = any_of(
     OWNED_SECRETS,
 )
 PUBLIC: Final = Rx(
-    rb"\.env\.(?:example|sample|template|dist|test)|\.env[\w-]|\.pub\b|known_hosts|\.ssh/config\b|\bpublic keys?\b"
+    rb"\.env\.(?:example|sample|template|dist|test)|\.env[\w-]|\.pub\b|known_hosts|authorized_keys|\.ssh/config\b|\bpublic keys?\b"
 )
 """Near a store, these say that no secret is meant."""
