@@ -265,10 +265,16 @@ def summary(compared: Sequence[Compared], by_id: Mapping[str, Compared]) -> str:
         if not c.row.measured.get("host_bound") and (d := step_delta(c, control)) is not None
     ]
     moved = [d for c, control in pairs if (d := byte_delta(c, control)) is not None and d[1]]
+    whole = [
+        abs(c.step_seconds / c.row.measured["step"] - 1) * 100
+        for c in compared
+        if "step" in c.row.measured and not c.row.measured.get("host_bound")
+    ]
     signs = sum((a > 0) == (b > 0) for a, b in moved)
     lines = [
         f"activation {spread(activation, '%')}; total {spread(total, '%')}",
         f"step-time overhead {spread(steps, ' points')}",
+        f"step time itself {spread(whole, '%')}",
         f"sign of the change {_share(signs, len(moved))}",
         f"pairs in the right order {_share(*ordered_pairs(compared))}",
     ]

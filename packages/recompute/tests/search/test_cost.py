@@ -169,3 +169,79 @@ def test_fp8_speeds_gemms_up_and_leaves_attention_alone() -> None:
     attention = Replay(flops=((OpClass.ATTENTION, 10**15),))
     assert fp8.seconds(gemm) == pytest.approx(bf16.seconds(gemm) / 2, rel=1e-3)
     assert fp8.seconds(attention) == bf16.seconds(attention)
+
+
+def test_a_ring_over_nodes_enters_each_through_all_its_interfaces() -> None:
+    def seconds(tensor: int, gpus: int) -> float:
+        job = small_job(
+            tensor_model_parallel_size=tensor,
+            **{"hardware.num_gpus": gpus, "train.global_batch_size": gpus // tensor},
+        )
+        cost = CostModel(job, H200)
+        rank = rank_peak(0, 100, 0, Phase.BACKWARD)
+        static = replace(rank.static, gradients=10**9, parameters=10**9)
+        return cost._gradient_sync(replace(rank, static=static))
+
+    inside, across = seconds(1, 8), seconds(1, 64)
+    assert across / inside == pytest.approx((63 / 64 / 320e9) / (7 / 8 / 337.5e9))
+    assert seconds(8, 64) / across == pytest.approx(8 * (7 / 8) / (63 / 64))
+
+
+def test_experts_are_reduced_over_their_own_group() -> None:
+    fields = {
+        "num_moe_experts": 16,
+        "moe_ffn_hidden_size": 4096,
+        "moe_grouped_gemm": True,
+        "hardware.num_gpus": 8,
+    }
+    spread = small_job(expert_model_parallel_size=8, **fields)
+    copied = small_job(expert_model_parallel_size=1, **fields)
+    rank = rank_peak(0, 100, 0, Phase.BACKWARD)
+    static = replace(rank.static, gradients=10**9, parameters=10**9)
+    rank = replace(rank, static=static)
+    times = [CostModel(job, H200)._gradient_sync(rank) for job in (spread, copied)]
+    assert times[0] < times[1]
+
+
+# --- Blackwell, on public rows: github.com/MooreThreads/SimuMax 4dcaae51 docs/b200, no recompute
+
+
+LLAMA_70B = {
+    "num_layers": 12,
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "num_query_groups": 8,
+    "ffn_hidden_size": 28672,
+}
+LLAMA_405B = {
+    "num_layers": 4,
+    "hidden_size": 16384,
+    "num_attention_heads": 128,
+    "num_query_groups": 16,
+    "ffn_hidden_size": 53248,
+}
+
+
+@pytest.mark.parametrize(("sizes", "seconds"), [(LLAMA_70B, 0.8430), (LLAMA_405B, 1.0746)])
+def test_two_public_blackwell_steps_are_within_ten_percent(
+    sizes: dict[str, int], seconds: float
+) -> None:
+    job = small_job(
+        vocab_size=128257,
+        seq_length=4096,
+        bias_activation_fusion=True,
+        apply_rope_fusion=True,
+        cross_entropy_loss_fusion=True,
+        cross_entropy_fusion_impl="te",
+        pipeline_model_parallel_size=2,
+        **sizes,
+        **{
+            "hardware.num_gpus": 8,
+            "train.global_batch_size": 16,
+            "ddp.use_distributed_optimizer": True,
+            "ddp.grad_reduce_in_fp32": True,
+            "optimizer.use_distributed_optimizer": True,
+        },
+    )
+    predicted = CostModel(job, find_gpu("b200")).step_seconds(Predictor(job).predict(NO_RECOMPUTE))
+    assert predicted == pytest.approx(seconds, rel=0.10)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from recompute.config.gpus import Gpu
 from recompute.config.pipeline import chunk_count
+from recompute.model.layer import layer_kinds
+from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Link, OpClass
 from recompute.search import efficiency as eff
 from recompute.search.efficiency import EFFICIENCIES, Efficiencies
@@ -192,17 +194,53 @@ class CostModel:
         return moved / (self.gpu.bandwidth * self.efficiencies.memory)
 
     def _gradient_sync(self, rank: RankPeak) -> float:
-        """Gradients are reduced and parameters gathered over the data-parallel group."""
-        groups = parallelism_of(self.job)
-        model, ddp = self.job.model, self.job.ddp
-        size = groups.data * model.context_parallel_size
-        if size == 1 or ddp is None:
+        """Gradients are reduced and parameters gathered over the data-parallel groups.
+
+        Routed experts have a group of their own. A ring over several domains enters each through as
+        many network interfaces as it has ranks there.
+        """
+        groups, model, ddp = parallelism_of(self.job), self.job.model, self.job.ddp
+        if ddp is None:
             return 0.0
-        moved = rank.static.gradients * (1 if is_distributed(self.job) else 2)
-        moved += rank.static.parameters if is_distributed(self.job) else 0
+        sharded = is_distributed(self.job)
+        moved = rank.static.gradients * (1 if sharded else 2)
+        moved += rank.static.parameters if sharded else 0
         visible = self.efficiencies.overlap_data if ddp.overlap_grad_reduce else 1.0
-        span = model.tensor_model_parallel_size * size
-        return visible * moved * (size - 1) / size / self._rate_over(span)
+        share = self._expert_share(rank)
+        tensor = model.tensor_model_parallel_size
+        expert = (model.expert_tensor_parallel_size or tensor) * model.expert_model_parallel_size
+        seconds = 0.0
+        for part, size, stride in (
+            (1.0 - share, groups.data * model.context_parallel_size, tensor),
+            (share, groups.expert_shards, expert),
+        ):
+            if size > 1:
+                once = part * moved * (size - 1) / size
+                seconds += visible * once / self._ring_rate(size, stride)
+        return seconds
+
+    def _ring_rate(self, size: int, stride: int) -> float:
+        """Return bytes a second of a ring over ``size`` ranks that are ``stride`` apart."""
+        fast = self.gpu.nvlink * self.efficiencies.nvlink
+        if size * stride <= self.gpu.domain:
+            return fast
+        inside = max(1, self.gpu.domain // stride)
+        return min(fast, self.gpu.network * self.efficiencies.network * inside)
+
+    def _expert_share(self, rank: RankPeak) -> float:
+        """Return the share of routed experts in a rank's parameters."""
+        model = self.job.model
+        if not model.num_moe_experts:
+            return 0.0
+        count = sum("moe" in kind for kind in layer_kinds(model))
+        expert_tp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
+        width = model.moe_ffn_hidden_size or model.ffn_hidden_size or 4 * model.hidden_size
+        matrices = 3 if model.gated_linear_unit else 2
+        held = count * model.num_moe_experts / model.expert_model_parallel_size
+        held /= model.pipeline_model_parallel_size
+        elements = held * matrices * model.hidden_size * width / expert_tp
+        size = DTYPE_BYTES[activation_dtype(model)]
+        return min(1.0, elements * size / max(rank.static.parameters, 1))
 
     def _stages_per_row(self, ranks: Sequence[RankPeak]) -> list[float]:
         """Return how many pipeline stages each row stands for."""

@@ -57,11 +57,12 @@ EFFICIENCIES: Final[Mapping[str, Efficiencies]] = {
         "head size 128 at 4096 tokens near 450 TFLOP/s; fused Adam at 3.8 TB/s",
     ),
     "blackwell": Efficiencies(
-        gemm=0.62,
+        gemm=0.50,
         attention=0.40,
         memory=0.80,
-        source="stated: step times of dense rows in github.com/MooreThreads/SimuMax 4dcaae51 "
-        "docs/b200 imply 55 to 65 % in GEMMs; attention as a fraction is lower than on Hopper",
+        source="what the step times of the two dense rows without tensor parallelism in "
+        "github.com/MooreThreads/SimuMax 4dcaae51 docs/b200 (Llama 3 70B and 405B layers, TP 1 PP 2, no "
+        "overlap) leave for GEMMs at 2250 TFLOP/s; attention from its 131,072-token rows",
     ),
     "cdna3": Efficiencies(
         gemm=0.50,
