@@ -150,3 +150,46 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         history("http://127.0.0.1:9/owner/repo", settings)
     assert caught.value.code == "git-failed"
+
+
+def test_a_server_that_filters_keeps_its_large_files(tmp_path: Path) -> None:
+    import random
+    import socket
+    import subprocess
+
+    repository = GitRepository(tmp_path / "srv" / "owner" / "repo.git")
+    repository.git("config", "uploadpack.allowFilter", "true")
+    large = random.Random(2).randbytes(200_000)  # noqa: S311 - any bytes that do not compress
+    repository.commit({"s/SKILL.md": b"small", "s/large.bin": large})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["git", "daemon", "--listen=127.0.0.1", f"--port={port}", "--export-all", "--verbose"]
+    daemon = subprocess.Popen(
+        [*words, f"--base-path={tmp_path / 'srv'}"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert daemon.stderr is not None
+        assert b"Ready" in daemon.stderr.readline()
+        settings = Settings(
+            data=tmp_path / "d", allow_private=True, limits=Limits(max_file_bytes=100_000)
+        )
+        location = locate(f"git://127.0.0.1:{port}/owner/repo.git")
+        head = current_head(location, settings)
+        assert head.branch == "main"
+        with open_source(location, head, settings) as source:
+            ((_, changes),) = source.history(head.commit)
+            sizes = source.sizes([change.oid for change in changes])
+        assert {change.path: sizes[change.oid] for change in changes} == {
+            "s/SKILL.md": 5,
+            "s/large.bin": None,
+        }
+    finally:
+        import os
+        import signal
+
+        os.killpg(daemon.pid, signal.SIGTERM)
+        daemon.wait()
+        daemon.stderr.close()

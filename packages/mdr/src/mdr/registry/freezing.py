@@ -28,6 +28,8 @@ class Wanted:
     oids: tuple[Oid, ...]
     kinds: Mapping[Oid, frozenset[Kind]]
     """Objects that are an artifact's own file, with the kinds under which to audit them."""
+    latest: frozenset[Oid]
+    """Objects that are the newest version of an artifact."""
     links: tuple[Oid, ...]
 
 
@@ -73,7 +75,8 @@ def wanted_objects(line: Line) -> Wanted:
                         oids[file.oid] = None
                     if file.mode == SYMLINK:
                         links[file.oid] = None
-    return Wanted(oids=tuple(oids), kinds=kinds, links=tuple(links))
+    latest = frozenset(draft.versions[-1].oid for draft in line.artifacts)
+    return Wanted(oids=tuple(oids), kinds=kinds, latest=latest, links=tuple(links))
 
 
 def freeze_line(line: Line, content: Content, limits: Limits) -> FrozenLine:

@@ -20,7 +20,7 @@ from mdr.store.files import FileBlobStore, Staged
 from mdr.store.rows import Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -58,6 +58,8 @@ class Work:
     sizes: dict[Oid, int]
     """Blobs to read, in the order in which to read them, with their size."""
     kinds: Mapping[Oid, frozenset[Kind]]
+    described: frozenset[Oid]
+    """Files whose description is wanted."""
     ruleset: str
 
 
@@ -89,14 +91,14 @@ def harvest(
     with _executor(len(names), number) as pool:
         files = max(SMALL, len(names) // (number * PIECES_PER_PROCESS))
         pieces = list(chunks(names, work.sizes, files=files, total=PIECE_BYTES))
-        jobs = [(source, root, piece, _kinds_of(piece, work), work.ruleset) for piece in pieces]
+        jobs = [(source, root, piece, _share(piece, work)) for piece in pieces]
         for reads in _each(pool, _read_piece, jobs):
             found |= {read.oid: read for read in reads}
             progress("reading and auditing", len(found), len(names))
         staged = [read.staged for read in found.values() if read.staged is not None]
         blobs.settle_content(staged)
         shares = [staged[start : start + 2048] for start in range(0, len(staged), 2048)]
-        folders: set[Path] = set()
+        folders: set[str] = set()
         for each in _each(pool, _rename_piece, [(root, share) for share in shares]):
             folders |= each
     blobs.settle_names(folders)
@@ -115,27 +117,21 @@ def describe(data: bytes) -> str | None:
     return line.encode("utf-8", "replace").decode("utf-8") or None
 
 
-def _read_piece(
-    source: Source,
-    root: Path,
-    piece: Sequence[Oid],
-    kinds: Mapping[Oid, frozenset[Kind]],
-    ruleset: str,
-) -> list[Read]:
+def _read_piece(source: Source, root: Path, piece: Sequence[Oid], work: Work) -> list[Read]:
     blobs = FileBlobStore(root)
     reads = []
     for oid, data in source.read(piece):
         digest = sha256(data)
         staged = None if blobs.has(digest) else blobs.stage(digest, data)
-        wanted = kinds.get(oid, frozenset())
+        wanted = work.kinds.get(oid, frozenset())
         reads.append(
             Read(
                 oid=oid,
                 sha256=digest,
                 size=len(data),
                 staged=staged,
-                grades=tuple(_grade(data, digest, kind, ruleset) for kind in sorted(wanted)),
-                description=describe(data) if wanted else None,
+                grades=tuple(_grade(data, digest, kind, work.ruleset) for kind in sorted(wanted)),
+                description=describe(data) if oid in work.described else None,
             )
         )
     return reads
@@ -150,12 +146,18 @@ def _grade(data: bytes, digest: Sha256, kind: Kind, ruleset: str) -> Grade:
     )
 
 
-def _rename_piece(root: Path, staged: Sequence[Staged]) -> set[Path]:
+def _rename_piece(root: Path, staged: Sequence[Staged]) -> set[str]:
     return FileBlobStore(root).rename(staged)
 
 
-def _kinds_of(piece: Iterable[Oid], work: Work) -> dict[Oid, frozenset[Kind]]:
-    return {oid: work.kinds[oid] for oid in piece if oid in work.kinds}
+def _share(piece: Sequence[Oid], work: Work) -> Work:
+    """Cut the work to one piece, so that little travels to the process that does it."""
+    return Work(
+        sizes={},
+        kinds={oid: work.kinds[oid] for oid in piece if oid in work.kinds},
+        described=work.described.intersection(piece),
+        ruleset=work.ruleset,
+    )
 
 
 @contextmanager

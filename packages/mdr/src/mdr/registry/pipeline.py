@@ -110,7 +110,7 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
     limit = job.settings.limits.max_file_bytes
     readable = {oid: size for oid, size in sizes.items() if size is not None and size <= limit}
     index.engine.dispose()  # no connection may be shared with the processes started now
-    work = Work(sizes=readable, kinds=kinds, ruleset=LATEST)
+    work = Work(sizes=readable, kinds=kinds, described=wanted.latest, ruleset=LATEST)
     root, workers = job.stores.data, job.settings.workers
     reads = harvest(source, root, work, workers=workers, progress=job.progress)
     links = [oid for oid in wanted.links if oid in reads or oid in old]
@@ -121,7 +121,7 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
         links=dict(source.read(links)),
         fresh={oid: (read.sha256, read.size) for oid, read in reads.items() if oid not in old},
         grades=tuple(grade for read in reads.values() for grade in read.grades),
-        descriptions={oid: read.description for oid, read in reads.items() if oid in kinds},
+        descriptions={oid: read.description for oid, read in reads.items() if oid in wanted.latest},
     )
 
 

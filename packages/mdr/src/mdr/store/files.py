@@ -100,17 +100,19 @@ class FileBlobStore:
         if staged:
             barrier(self.blobs, (Path(each.temporary) for each in staged), ())
 
-    def rename(self, staged: Sequence[Staged]) -> set[Path]:
+    def rename(self, staged: Sequence[Staged]) -> set[str]:
         """Read staged blobs back and rename them; return the folders whose entries changed."""
-        folders: set[Path] = set()
+        folders: set[str] = set()
         for each in staged:
-            folders |= self._rename(each)
+            folder = self._rename(each)
+            if folder is not None:
+                folders |= {folder, os.path.dirname(folder), str(self.blobs)}  # noqa: PTH120 - ten times faster in bulk
         return folders
 
-    def settle_names(self, folders: set[Path]) -> None:
+    def settle_names(self, folders: set[str]) -> None:
         """Return when the names in ``folders`` are on the disk."""
         if folders:
-            barrier(self.blobs, (), sorted(folders, reverse=True))
+            barrier(self.blobs, (), (Path(each) for each in sorted(folders, reverse=True)))
 
     def verify_staged(self, staged: Staged) -> None:
         """Read a staged blob back and compare its hash.
@@ -119,7 +121,8 @@ class FileBlobStore:
             mdr.errors.StoreError: store-readback.
         """
         try:
-            found = sha256(Path(staged.temporary).read_bytes())
+            with open(staged.temporary, "rb", buffering=0) as file:  # noqa: PTH123 - ten times faster in bulk
+                found = sha256(file.read())
         except OSError as error:
             raise _unwritable(self.root, error) from error
         if not same(found, staged.digest):
@@ -179,19 +182,18 @@ class FileBlobStore:
         assert is_sha256(digest), digest
         return f"{self.blobs}/{digest[:2]}/{digest[2:4]}/{digest[4:]}"
 
-    def _rename(self, staged: Staged) -> set[Path]:
-        """Move one blob to its name and return the folders whose entries changed."""
+    def _rename(self, staged: Staged) -> str | None:
+        """Move one blob to its name; return the folder that changed, ``None`` when the name was taken."""
         self.verify_staged(staged)
         final = self._text_path(staged.digest)
         try:
             if os.path.exists(final):  # noqa: PTH110 - as above
                 os.unlink(staged.temporary)  # noqa: PTH108 - as above
-                return set()
+                return None
             os.rename(staged.temporary, final)  # noqa: PTH104 - as above
         except OSError as error:
             raise _unwritable(self.root, error) from error
-        folder = Path(final).parent
-        return {folder, folder.parent, self.blobs}
+        return final.rpartition("/")[0]
 
 
 def _create(path: str, folder: str) -> int:
