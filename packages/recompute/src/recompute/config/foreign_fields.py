@@ -42,6 +42,7 @@ FOREIGN_FIELDS: Final = frozenset(
         "checkpoint_order",
         "compile",
         "dropout",
+        "enable_input_require_grads",
         "gradient_checkpointing",
         "gradient_checkpointing_kwargs",
         "ops_to_save",

@@ -68,7 +68,9 @@ def _finding(finding: Finding) -> list[str]:
     if finding.advice:
         lines += _wrap("      do: ", finding.advice)
     where = f"{source.repository} {source.revision} {source.path} {source.where}"
-    lines.append(f"      {WHEN[finding.raised]}; {where}")
+    warned = finding.severity != "error" and finding.raised == "config"
+    said = "Megatron only warns" if warned else WHEN[finding.raised]
+    lines.append(f"      {said}; {where}")
     if not finding.confirmed:
         lines.append("      unconfirmed: your source differs from the one this rule was read in")
     return lines

@@ -64,6 +64,13 @@ def _checkpointing(case: Case) -> bool:
     )
 
 
+def _reentrant(case: Case) -> bool:
+    """Say whether the job asks for reentrant checkpoints."""
+    kwargs = case.foreign("gradient_checkpointing_kwargs")
+    inner = kwargs.get("use_reentrant") if isinstance(kwargs, Mapping) else None
+    return True in (inner, case.foreign("use_reentrant"))
+
+
 def _packets(case: Case) -> list[str]:
     """Return operator names without an overload in a selective policy."""
     given = case.foreign("policy") or case.foreign("ops_to_save") or case.foreign("save_ops")
@@ -127,6 +134,43 @@ RULES: Final[tuple[Rule, ...]] = (
         source=Source(repository=_HF, revision="#26221", path="issue", where="maintainer's answer"),
         basis="report",
         bad=ex("0.19", peft=True, unmodelled={"train.gradient_checkpointing": True}),
+        good=ex(
+            "0.19",
+            peft=True,
+            unmodelled={
+                "train.gradient_checkpointing": True,
+                "train.gradient_checkpointing_kwargs": {"use_reentrant": False},
+            },
+        ),
+    ),
+    Rule(
+        id="hf-reentrant-frozen",
+        severity="error",
+        raised="never",
+        title="reentrant checkpointing with adapters on a frozen base: adapters get no gradient",
+        revisions=ALL,
+        when=lambda c: (
+            bool(c.job.unmodelled)
+            and c.job.peft is not None
+            and (_checkpointing(c) or c.foreign("use_reentrant") is not None)
+            and _reentrant(c)
+            and not _switch(c, "enable_input_require_grads")
+        ),
+        message="use_reentrant=True checkpoints run backward only when an input needs a gradient; "
+        "behind a frozen embedding none does, so the adapters ({c.job.peft.scheme}) get no gradient "
+        "(None of the inputs have requires_grad=True)",
+        fields=("use_reentrant", "gradient_checkpointing_kwargs"),
+        advice="pass use_reentrant=False, or call enable_input_require_grads before adding adapters",
+        source=Source(repository=_HF, revision="#26221", path="issue", where="maintainer's answer"),
+        basis="report",
+        bad=ex(
+            "0.19",
+            peft=True,
+            unmodelled={
+                "train.gradient_checkpointing": True,
+                "train.gradient_checkpointing_kwargs": {"use_reentrant": True},
+            },
+        ),
         good=ex(
             "0.19",
             peft=True,
@@ -247,7 +291,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="checkpoint-with-compile",
-        severity="note",
+        severity="warning",
         raised="never",
         title="activation checkpointing together with torch.compile: order matters",
         revisions=ALL,
