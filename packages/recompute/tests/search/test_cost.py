@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recompute.config.choice import NO_RECOMPUTE, LayerSpan, RecomputeChoice, full, selective
 from recompute.config.gpus import find_gpu
-from recompute.config.schema import JobConfig
+from recompute.config.schema import JobConfig, PeftConfig
 from recompute.model.tape import Link, OpClass
 from recompute.search.cost import CostModel
 from recompute.timeline.predict import Predictor
@@ -201,6 +201,17 @@ def test_experts_are_reduced_over_their_own_group() -> None:
     rank = replace(rank, static=static)
     times = [CostModel(job, H200)._gradient_sync(rank) for job in (spread, copied)]
     assert times[0] < times[1]
+
+
+def test_frozen_weights_make_backward_cheaper_and_replays_dearer() -> None:
+    trained, frozen = small_job(), replace(small_job(), peft=PeftConfig())
+    gemm = Replay(flops=((OpClass.GEMM, 10**15),))
+    costs = [CostModel(job, H200) for job in (trained, frozen)]
+    assert costs[0].seconds(gemm) == costs[1].seconds(gemm)
+    ratio = costs[0].seconds(gemm, backward=True) / costs[1].seconds(gemm, backward=True)
+    assert ratio == pytest.approx(2.0)
+    overheads = [cost.overhead(prediction(0), prediction(10**14)) for cost in costs]
+    assert overheads[1] > overheads[0]
 
 
 # --- Blackwell, on public rows: github.com/MooreThreads/SimuMax 4dcaae51 docs/b200, no recompute

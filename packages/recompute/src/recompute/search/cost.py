@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 MODEL_ERROR = 0.02
 """Stated error of an overhead, as a fraction of the control's step: two points in the median."""
 
-_BACKWARD = {
-    OpClass.GEMM: eff.BACKWARD_GEMM,
-    OpClass.ATTENTION: eff.BACKWARD_ATTENTION,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
@@ -62,6 +57,10 @@ class CostModel:
         self.microbatches = microbatches_of(job)
         self._chunks = chunk_count(job.model)
         self._rates = self._class_rates()
+        self._backward = {
+            OpClass.GEMM: eff.BACKWARD_GEMM if job.peft is None else eff.BACKWARD_GEMM_FROZEN,
+            OpClass.ATTENTION: eff.BACKWARD_ATTENTION,
+        }
         self._links = {link: self._link_seconds(link) for link in Link}
 
     def overhead(self, control: Prediction, candidate: Prediction) -> float:
@@ -110,7 +109,7 @@ class CostModel:
             rate = self._rates.get(kind)
             compute = flops.get(kind, 0) / rate if rate else 0.0
             once = max(compute, traffic.get(kind, 0) / memory)
-            total += once * (_BACKWARD.get(kind, eff.BACKWARD_MEMORY) if backward else 1.0)
+            total += once * (self._backward.get(kind, eff.BACKWARD_MEMORY) if backward else 1.0)
         for link, size in work.comm:
             total += size * self._links[link] * (self._backward_comm(link) if backward else 1.0)
         launches = 2 * work.kernels if backward else work.kernels

@@ -75,6 +75,8 @@ EFFICIENCIES: Final[Mapping[str, Efficiencies]] = {
 
 BACKWARD_GEMM: Final = 2.0
 """Two GEMMs of the same size: gradients of input and of weight."""
+BACKWARD_GEMM_FROZEN: Final = 1.0
+"""A frozen weight needs the gradient of its input only; adapters are too small to count."""
 BACKWARD_ATTENTION: Final = 2.5
 """Five products against two, one of them a replay (FlashAttention-2 paper, section 3)."""
 BACKWARD_MEMORY: Final = 2.0
