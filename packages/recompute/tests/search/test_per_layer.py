@@ -8,6 +8,8 @@ import pytest
 
 from recompute.config.choice import NO_RECOMPUTE, LayerSpan, RecomputeChoice, selective
 from recompute.config.gpus import find_gpu
+from recompute.config.normalize import normalize
+from recompute.config.schema import JobConfig
 from recompute.search.budget import budget_of
 from recompute.search.cost import CostModel
 from recompute.search.outcome import Judge
@@ -115,3 +117,37 @@ def test_a_plan_without_it_says_what_it_would_win() -> None:
     hint = f"a per-layer plan would cost {mixed.chosen.step_time_overhead:+.1%} in place of"
     assert any(line.startswith(hint) for line in answer.why)
     assert not any("per-layer plan would" in line for line in mixed.why)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"fp8": "hybrid", "fp8_recipe": "tensorwise"}, {"cuda_graph_impl": "full_iteration"}]
+)
+def test_boundaries_without_a_label_are_left_out_where_discarding_is_not_known_to_be_safe(
+    fields: dict[str, str],
+) -> None:
+    def used(job: JobConfig) -> set[str]:
+        peak = Predictor(normalize(job)).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+        found = plan(job, int(peak * 0.95), per_layer=True).alternatives
+        spans = [s for o in found for s in o.choice.per_layer or ()]
+        return {label for span in spans for label in span.modules}
+
+    assert "mlp_act" in used(small_job(**{"hardware.gpu": "h200"}))
+    assert "mlp_act" not in used(small_job(**fields, **{"hardware.gpu": "h200"}))
+
+
+def test_whole_layers_are_left_out_where_full_recompute_is_not_legal() -> None:
+    job = small_job(
+        num_moe_experts=8,
+        moe_grouped_gemm=True,
+        moe_ffn_hidden_size=4096,
+        moe_token_dispatcher_type="alltoall",
+        expert_model_parallel_size=2,
+        overlap_moe_expert_parallel_comm=True,
+        **{"hardware.num_gpus": 2, "hardware.gpu": "h200"},
+    )
+    peak = Predictor(normalize(job)).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    found = plan(job, int(peak * 0.9), per_layer=True).alternatives
+    assert not any(o.choice.recompute_granularity == "full" for o in found)
+    spans = [span for o in found for span in o.choice.per_layer or ()]
+    assert spans
+    assert not any(WHOLE_LAYER in span.modules for span in spans)

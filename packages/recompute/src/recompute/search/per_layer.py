@@ -94,7 +94,7 @@ def _options(judge: Judge, stock: Sequence[Outcome]) -> list[Option]:
 
 def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:
     """Yield what a layer may recompute: label subsets, each with boundaries that Megatron lacks, all."""
-    extra = tuple(sorted(set(judge.predictor.active_layers()) - set(LABELS)))
+    extra = _without_a_label(judge)
     for outcome in stock:
         if outcome.choice.recompute_granularity == "full":
             continue
@@ -103,7 +103,20 @@ def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:
         for label in extra:
             if ENCLOSING.get(label) not in modules:
                 yield (*modules, label)
-    yield (WHOLE_LAYER,)
+    if any(outcome.choice.recompute_granularity == "full" for outcome in stock):
+        yield (WHOLE_LAYER,)
+
+
+def _without_a_label(judge: Judge) -> Modules:
+    """Return boundaries that Megatron has no label for, where discarding outputs is known to be safe.
+
+    Not with FP8 or FP4, whose linears keep a quantised copy and need ``save_original_input``, nor with
+    CUDA graphs, which capture what runs.
+    """
+    model = judge.predictor.job.model
+    if model.fp8 or model.fp4 or model.enable_cuda_graph or model.cuda_graph_impl != "none":
+        return ()
+    return tuple(sorted(set(judge.predictor.active_layers()) - set(LABELS)))
 
 
 def _option(judge: Judge, modules: Modules) -> Option:
