@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
     from mdr.install.lock import Entry
 
+_A: Final = {
+    Kind.SKILL: "a skill",
+    Kind.INSTRUCTIONS: "an instructions file",
+    Kind.RULE: "a rule",
+    Kind.PROMPT: "a prompt",
+    Kind.AGENT: "an agent file",
+    Kind.COMMAND: "a command",
+}
 _SIGN: Final = {Scope.PROJECT: "", Scope.USER: "~/"}
 
 
@@ -121,12 +129,19 @@ def relative_place(entry: Entry, target: Target) -> str:
     if place is None:
         forms = agent.forms(entry.kind)
         if not forms:
-            raise _no_place(entry, target, f"{agent.title} has no place for a {entry.kind}")
+            raise _no_place(entry, target, f"{agent.title} has no place for {_A[entry.kind]}")
+        taken = f"{agent.title} takes {_A[entry.kind]} as {' or '.join(forms)}"
+        takers = _takers(entry)
         raise Refusal(
             "format-mismatch",
-            f"{agent.title} takes a {entry.kind} as {' or '.join(forms)}, not as {entry.file_name}",
-            hint="mdr copies bytes and never converts; choose another agent with --to",
-            data={"agent": agent.name, "forms": list(forms), "file": entry.file_name},
+            f"{taken}, not as {entry.file_name}",
+            hint=f"mdr copies bytes and never converts; {_offer(takers)}",
+            data={
+                "agent": agent.name,
+                "forms": list(forms),
+                "file": entry.file_name,
+                "agents": takers,
+            },
         )
     folder = place.project if target.scope is Scope.PROJECT else place.user
     if folder is None:
@@ -182,8 +197,14 @@ def real_parent(destination: Destination) -> Path:
 
 
 def _no_place(entry: Entry, target: Target, message: str) -> Refusal:
-    takers = [name for name, agent in BY_NAME.items() if agent.place(entry.kind, entry.file_name)]
-    hint = (
-        f"agents that take it: {', '.join(takers)}" if takers else "no agent in the table takes it"
-    )
-    return Refusal("no-place", message, hint=hint, data={"target": str(target), "agents": takers})
+    takers = _takers(entry)
+    data = {"target": str(target), "agents": takers}
+    return Refusal("no-place", message, hint=_offer(takers), data=data)
+
+
+def _takers(entry: Entry) -> list[str]:
+    return [name for name, agent in BY_NAME.items() if agent.place(entry.kind, entry.file_name)]
+
+
+def _offer(takers: list[str]) -> str:
+    return f"agents that take it (--to): {', '.join(takers)}" if takers else "no agent takes it"
