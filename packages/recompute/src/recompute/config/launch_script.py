@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from recompute.config.shell_expand import Variables
-from recompute.config.shell_lexer import MAX_WORDS, Token, lex, unknown_name
+from recompute.config.shell_lexer import MAX_SCRIPT, MAX_WORDS, Token, lex, unknown_name
 from recompute.errors import ConfigError
 
 _ASSIGN: Final = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)", re.DOTALL)
@@ -50,9 +50,16 @@ def read_launch_script(text: str, flags: Collection[str], first_line: int = 1) -
         first_line: Line number of the first line.
 
     Raises:
-        ConfigError: ``shell-syntax``, ``shell-limit``, or ``no-training-command`` when no command has
+        ConfigError: ``too-large``, ``shell-syntax``, ``shell-limit``, or ``no-training-command`` when no command has
             flags of Megatron-LM.
     """
+    if len(text) > MAX_SCRIPT:
+        raise ConfigError(
+            "too-large",
+            f"a script of more than {MAX_SCRIPT} characters",
+            hint="give the launch script itself, or its arguments",
+            data={"limit_bytes": MAX_SCRIPT},
+        )
     reader = _Reader(flags)
     reader.run(text, first_line, 0)
     if reader.score == 0:
@@ -84,7 +91,7 @@ class _Reader:
         self.cases = _Cases()
 
     def run(self, text: str, first_line: int, depth: int) -> None:
-        tokens = list(lex(text, first_line))
+        tokens = list(itertools.islice(lex(text, first_line), MAX_WORDS + 1))
         self.words += len(tokens)
         if self.words > MAX_WORDS:
             raise ConfigError(

@@ -20,7 +20,7 @@ from recompute.config.require import require_complete
 from recompute.config.schema import JobConfig, JobIdentity
 from recompute.config.sections import finish_sections, read_sections
 from recompute.config.source import JobText, read_job
-from recompute.config.yaml_source import YamlDocument, parse_yaml
+from recompute.config.yaml_source import MAX_NODES, YamlDocument, parse_yaml
 from recompute.errors import ConfigError
 
 RECIPE_PREFIX: Final = "recipe:"
@@ -131,6 +131,13 @@ def _parse_json(text: str, path: str) -> Any:
             )
         return int(digits)
 
+    if text.count(",") + text.count(":") > MAX_NODES:
+        raise ConfigError(
+            "yaml-limit",
+            f"{path}: more than {MAX_NODES} values",
+            hint="give the job file itself",
+            data={"path": path},
+        )
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_int=number)
     except RecursionError:

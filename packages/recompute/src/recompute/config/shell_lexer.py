@@ -17,11 +17,15 @@ from recompute.errors import ConfigError
 UNKNOWN_OPEN: Final = "\ue000"
 UNKNOWN_CLOSE: Final = "\ue001"
 """A value that only the shell knows stands between these two characters, by name."""
-MAX_WORDS: Final = 200_000
+MAX_SCRIPT: Final = 256 << 10
+"""Bytes; no launch script comes near this."""
+MAX_WORDS: Final = 50_000
 MAX_EXPANDED: Final = 4 << 20
 
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
+_ORDINARY: Final = re.compile(r"[^'\"`\\$();&|<>\n \t]+")
+"""A run of characters of a word that mean only themselves; ``(`` after ``=`` starts an array."""
 _OPERATORS: Final = frozenset((";", "&", "|", "(", ")", "<", ">", "\n"))
 
 
