@@ -338,13 +338,15 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="cli",
         title="an empty label list cannot be passed to Megatron-LM from 0.16 on",
         revisions=since("0.16"),
-        gate="declared-selective",
         entries=frozenset({"megatron-lm"}),
         when=lambda c: c.model.recompute_modules == (),
         message="--recompute-modules takes at least one label since 0.16, and without it selective "
         "means core_attn: no recompute is written by leaving out the recompute flags",
         fields=("model.recompute_modules", "model.recompute_granularity"),
-        fix=put(recompute_granularity=None, recompute_modules=None),
+        fix=lambda c: {
+            "model.recompute_modules": None,
+            **({"model.recompute_granularity": None} if c.declared == "selective" else {}),
+        },
         source=Source(
             path="megatron/training/argument_utils.py",
             where="ArgumentGroupFactory",

@@ -54,8 +54,8 @@ def _known(case: Case) -> Edit:
     """Keep accepted labels; replace the others by the label they most likely mean."""
     kept: set[str] = set()
     spelled = _spelled(case)
-    given = names_of(case.model.recompute_modules) if spelled is None else spelled.split(",")
-    for name in given:
+    given = names_of(case.model.recompute_modules) if spelled is None else (spelled,)
+    for name in (part for text in given for part in text.split(",")):
         meant = name if name in case.allowed else nearest_label(name, case.allowed)
         if meant is not None:
             kept.add(meant)
