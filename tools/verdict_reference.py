@@ -107,7 +107,7 @@ pools. The tip at the end of the message is fixed text and never evidence.
 | test, in order | reading |
 |---|---|
 | request > total (or > {accounting.LARGEST_DEVICE // GIB} GiB where total is unknown) | `impossible_request` |
-| an `allowed` clause, or free >= request | `device_limit` |
+| an `allowed` clause, or free >= request and >= {accounting.FREE_SHARE:.0%} of total | `device_limit` |
 | others hold > {accounting.OUTSIDE_SHARE:.0%} of total | `other_process` |
 | this process holds > {accounting.OUTSIDE_SHARE:.0%} of total outside torch | `non_torch_memory` |
 | private pools > slack and >= {accounting.POOL_SHARE:.0%} of total | `graph_pools` |

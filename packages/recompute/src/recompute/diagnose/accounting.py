@@ -16,6 +16,8 @@ from recompute.units import GIB
 
 OUTSIDE_SHARE: Final = 0.10
 """More than this share of the card outside this allocator is somebody else."""
+FREE_SHARE: Final = 0.02
+"""Less free memory than this share of the card is none: segments are taken in steps."""
 SLACK_SHARE: Final = 0.05
 POOL_SHARE: Final = 0.05
 LARGEST_DEVICE: Final = 320 * GIB
@@ -50,9 +52,8 @@ def limited(message: OomMessage) -> bool:
         return True
     if message.free is None or message.requested is None:
         return False
-    return (
-        message.free >= message.requested and message.free - message.requested >= message.free // 20
-    )
+    room = message.free - message.requested
+    return room >= message.free // 20 and message.free >= FREE_SHARE * (message.total or 0)
 
 
 def others_bytes(message: OomMessage) -> int | None:

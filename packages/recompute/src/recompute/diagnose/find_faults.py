@@ -82,6 +82,8 @@ def non_torch(seen: Observation) -> Finding | None:
     if oom is not None and when(oom) < when(events[0]):
         return None
     chosen = best_event(events)
+    if chosen.row.kind is Kind.DRIVER and any(hit.row.needs != "no_oom" for hit, _ in seen.phrases):
+        return None  # the driver's line says nothing more; the report does
     if any(
         "pin_memory" in frame.function or "cudaHostAlloc" in frame.function
         for frame in chosen.frames

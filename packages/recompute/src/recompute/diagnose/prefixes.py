@@ -22,16 +22,18 @@ _RANK: Final = re.compile(r"\[(?:rank|Rank|RANK)[ :=]?(?P<rank>[0-9]{1,6})\]:?[ 
 _LOCAL: Final = re.compile(r"\[default(?P<rank>[0-9]{1,3})\]:[ ]?")
 _SRUN: Final = re.compile(r"(?P<rank>[0-9]{1,6}): ")
 _RAY: Final = re.compile(
-    r"\((?P<actor>[A-Za-z_][\w.:<> -]{0,80}?) (?:rank=(?P<rank>[0-9]+) )?pid=(?P<pid>[0-9]+)(?:, ip=[0-9a-fA-F.:]+)?\) ?"
+    r"\((?P<actor>[A-Za-z_][\w.:<> -]{0,80}?) (?:rank=(?P<rank>[0-9]{1,12}) )?pid=(?P<pid>[0-9]{1,12})(?:, ip=[0-9a-fA-F.:]+)?\) ?"
 )
 _ELASTIC: Final = re.compile(r"  traceback : ")
 _LEVEL: Final = re.compile(
-    r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?|[IWEF][0-9]{4} [0-9:.]+ +[0-9]+ [^ \]]{1,80}\])[: ]{1,3}"
+    r"(?:\[?(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?|[IWEF][0-9]{4} [0-9:.]+ +[0-9]{1,12} [^ \]]{1,80}\])[: ]{1,3}"
 )
 _IN_NAME: Final = re.compile(
     r"(?:^|[^a-z])(?:global[-_]?)?rank[-_.]?([0-9]{1,6})(?![0-9])", re.IGNORECASE
 )
-_ELASTIC_PATH: Final = re.compile(r"attempt_[0-9]+[/\\]([0-9]{1,6})[/\\](?:stdout|stderr|error)")
+_ELASTIC_PATH: Final = re.compile(
+    r"attempt_[0-9]{1,12}[/\\]([0-9]{1,6})[/\\](?:stdout|stderr|error)"
+)
 _BARE_NUMBER: Final = re.compile(r"^([0-9]{1,6})\.(?:log|out|err|txt)(?:\.gz|\.zst)?$")
 
 MAX_PREFIXES: Final = 6

@@ -51,13 +51,13 @@ _EXPANDABLE_ON: Final = re.compile(
     r"(?:export |env:? ?|^|\s|['\"{])PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?[\w:,.\[\]]*expandable_segments:True"
 )
 _MENTION_ONLY: Final = re.compile(
-    r"observer|attach|handler|will (?:be|dump|save)|on OOM|if OOM|upon OOM|retry on|oom_score|\[OOM\] rank [0-9]+ saved|reduce memory|avoid(?:ing)? (?:an? )?(?:OOM|out of memory)|to prevent|risk of|\bno (?:OOM|out[- ]of[- ]memory)|(?:without|not|never) (?:an? )?(?:OOMs?|out[- ]of[- ]memory)",
+    r"observer|attach|handler|will (?:be|dump|save)|on OOM|if OOM|upon OOM|retry on|oom_score|\[OOM\] rank [0-9]{1,12} saved|reduce memory|avoid(?:ing)? (?:an? )?(?:OOM|out of memory)|to prevent|risk of|\bno (?:OOM|out[- ]of[- ]memory)|(?:without|not|never) (?:an? )?(?:OOMs?|out[- ]of[- ]memory)",
     re.IGNORECASE,
 )
 _FRAMEWORKS: Final = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("megatron", r"megatron|Megatron|\biteration +[0-9]+/ +[0-9]+ \|"),
+        ("megatron", r"megatron|Megatron|\biteration +[0-9]{1,12}/ +[0-9]{1,12} \|"),
         ("bridge", r"megatron\.bridge|Megatron Bridge"),
         ("deepspeed", r"deepspeed|DeepSpeed"),
         ("transformers", r"transformers[/.]|'train_runtime'|'loss': "),

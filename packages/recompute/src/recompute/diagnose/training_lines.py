@@ -32,7 +32,7 @@ _THEORY: Final = re.compile(
     r"Theoretical memory footprints: weight and optimizer=([0-9.]{1,16}) MB(?:, activation=([0-9.]{1,16}) MB, total=([0-9.]{1,16}) MB)?"
 )
 _OTHER_STEP: Final = re.compile(
-    r"(?:^|[\s\[{'\"(])(?:global_?step|step|iter(?:ation)?|Epoch)['\"]?\s*[:= ]\s*[0-9]+",
+    r"(?:^|[\s\[{'\"(])(?:global_?step|step|iter(?:ation)?|Epoch)['\"]?\s*[:= ]\s*[0-9]{1,12}",
     re.IGNORECASE,
 )
 
