@@ -326,3 +326,7 @@ def test_the_folder_beside_the_file_is_audited_and_shown_apart(mdr: Person) -> N
     audit = mdr.json("add", REF, "--to", "claude")["audit"]
     assert audit["grade"] == "A"
     assert {finding["path"] for finding in audit["bundle"]["findings"]} >= {"run.sh"}
+    shown = mdr("add", REF, "--to", "claude").err
+    assert "grade    A" in shown
+    assert "run.sh" in shown
+    assert "not part of the grade" in shown

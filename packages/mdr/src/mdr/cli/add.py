@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mdr.settings import Settings
 
 SCHEMA = "mdr.add/1"
+SHOWN_FINDINGS = 5
+"""Findings of the folder that are shown."""
 
 
 @click.command("add")
@@ -102,8 +104,26 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
         talk(
             f"  {finding.status}: {finding.check}, line {finding.line}: {finding.why}: {finding.shown}"
         )
+    _describe_folder(candidate)
     for note in (*candidate.warnings, *candidate.resolved.notes):
         talk(f"  note: {note}")
+
+
+def _describe_folder(candidate: Candidate) -> None:
+    """Show the audit of the folder and the specification, apart from the grade of the one file."""
+    document = candidate.audit_document()
+    bundle, spec = document["bundle"], document["spec"]
+    if bundle is not None:
+        found = bundle["findings"]
+        talk(
+            f"  folder   {bundle['status']}; {counted(len(found), 'finding')}; not part of the grade"
+        )
+        for finding in found[:SHOWN_FINDINGS]:
+            talk(f"  folder {finding['status']}: {finding['path']}: {finding['why']}")
+        if len(found) > SHOWN_FINDINGS:
+            talk(f"  folder: {len(found) - SHOWN_FINDINGS} more; `mdr audit` lists all")
+    if spec:
+        talk(f"  spec     {counted(len(spec), 'departure')} from the SKILL.md specification")
 
 
 def _findings(candidate: Candidate) -> str:
