@@ -305,6 +305,8 @@ def test_a_hybrid_pattern_says_how_many_layers_there_are() -> None:
     job = read("--hybrid-layer-pattern M-M*/M --hidden-size 512 --num-attention-heads 8\n")
     assert job.model.num_layers == 4
     assert any(change.field == "model.num_layers" for change in job.changes)
+    both = "--hybrid-layer-pattern M-M* --num-layers 9 --hidden-size 512 --num-attention-heads 8\n"
+    assert read(both).model.num_layers == 4
 
 
 @pytest.mark.parametrize(

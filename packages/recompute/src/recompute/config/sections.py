@@ -165,7 +165,7 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
     """
     for name, target in ALIASES.items():
         _move(draft, name, target)
-    _layers_of_pattern(draft)
+    _layers_of_pattern(draft, entry_point)
     if entry_point == "bridge":
         _bridge_parallel(draft)
         _bridge_optimizer(draft)
@@ -179,10 +179,11 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
         )
 
 
-def _layers_of_pattern(draft: Draft) -> None:
-    """Take the number of layers from a hybrid pattern where nobody gives it."""
+def _layers_of_pattern(draft: Draft, entry_point: str) -> None:
+    """Take the number of layers from a hybrid pattern; Megatron-LM lets it win over a given number."""
     pattern = draft.get("model", "hybrid_override_pattern")
-    if isinstance(pattern, str) and draft.get("model", "num_layers") is None:
+    unset = draft.get("model", "num_layers") is None
+    if isinstance(pattern, str) and (unset or entry_point == "megatron-lm"):
         draft.change(
             "model.num_layers",
             len(pattern.partition("/")[0].replace("|", "")),
