@@ -175,8 +175,13 @@ def shown(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return "[" + ", ".join(str(shown(item)) for item in value) + "]"
+        return "[" + ", ".join(_entry(item) for item in value) + "]"
     return value
+
+
+def _entry(item: object) -> str:
+    text = str(shown(item))
+    return repr(text) if set(text) & set(", ") and not isinstance(item, tuple) else text
 
 
 def _key(case: Case) -> tuple[str, str, str, str]:

@@ -87,6 +87,8 @@ def _is_gdn(case: Case) -> bool:
 
 
 def _described(name: str, allowed: frozenset[str]) -> str:
+    if "," in name:
+        return f"{name!r} (one text; write the labels apart)"
     arrived = label_since(name)
     if arrived is not None:
         return f"{name} (since {arrived})"
