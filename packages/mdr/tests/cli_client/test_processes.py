@@ -128,6 +128,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(root=tmp_path, old=locks[0], new=locks[1])
 
 
+@pytest.mark.slow
 def test_kill_9_at_many_points_leaves_old_or_new_whole(machine: Machine) -> None:
     machine.lock(machine.old)
     assert machine.run("-m", "mdr", "install")[0] == 0
@@ -159,6 +160,7 @@ def test_kill_9_at_many_points_leaves_old_or_new_whole(machine: Machine) -> None
     assert mixed > 0  # some points lie between two of the four swaps
 
 
+@pytest.mark.slow
 def test_kill_9_of_a_first_install_leaves_nothing_or_all_of_a_skill(machine: Machine) -> None:
     machine.lock(machine.new)
     code, said = machine.run("-c", KILLER, "0", "install")
