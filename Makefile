@@ -7,7 +7,7 @@ RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 ORACLE := .venv-oracle
 
-.PHONY: help demo test check fix bench docs lock oracle clean
+.PHONY: help demo test check fix bench nightly docs lock oracle clean
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,9 @@ fix: $(DEV_STAMP)  ## format and apply safe lint fixes
 bench: $(DEV_STAMP)  ## accuracy and speed tables
 	@$(BIN)/python benchmarks/accuracy.py
 	@$(BIN)/python benchmarks/speed.py
+
+nightly: $(DEV_STAMP)  ## fuzz the readers of hostile input, a million examples each (hours)
+	@RECOMPUTE_FUZZ=1000000 $(BIN)/python -m pytest -q packages/recompute/tests/diagnose/test_fuzz.py
 
 docs: $(DEV_STAMP)  ## regenerate the reference pages that come from tables
 	@$(BIN)/python tools/reference_pages.py
