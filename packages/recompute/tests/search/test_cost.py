@@ -18,7 +18,7 @@ from recompute.config.schema import JobConfig, PeftConfig
 from recompute.model.tape import Link, OpClass
 from recompute.search.cost import CostModel
 from recompute.timeline.predict import Predictor
-from recompute.timeline.types import Phase, Prediction, Replay
+from recompute.timeline.types import Phase, Prediction, RankPeak, Replay
 
 from ..timeline.jobs import job as h200_job
 from .fakes import rank_peak, small_job
@@ -201,6 +201,24 @@ def test_experts_are_reduced_over_their_own_group() -> None:
     rank = replace(rank, static=static)
     times = [CostModel(job, H200)._gradient_sync(rank) for job in (spread, copied)]
     assert times[0] < times[1]
+
+
+def test_a_step_that_the_host_bounds_costs_its_launches() -> None:
+    job = small_job()
+    cost = CostModel(job, H200)
+
+    def stage(kernels: int, replayed: int) -> RankPeak:
+        rank = rank_peak(0, 100, 10**9, Phase.BACKWARD)
+        work = replace(rank.step_work, flops=((OpClass.GEMM, 10**12),), kernels=kernels)
+        return replace(rank, step_work=work, replay=replace(rank.replay, kernels=replayed))
+
+    few, many = (cost.stage(stage(kernels, 0)) for kernels in (1, 1000))
+    assert few.total == few.kernels
+    assert many.total == many.host == pytest.approx(0.45)
+    replayed = cost.stage(stage(1000, 100))
+    assert replayed.total - many.total == pytest.approx(100 * 0.45e-3 / 3)
+    graphed = CostModel(small_job(cuda_graph_impl="full_iteration"), H200)
+    assert graphed.stage(stage(1000, 0)).host == 0.0
 
 
 def test_frozen_weights_make_backward_cheaper_and_replays_dearer() -> None:

@@ -30,7 +30,8 @@ def test_every_cell_is_the_plan_of_that_job_and_budget() -> None:
 
 
 def test_a_gpu_list_compares_each_gpus_memory_and_rates() -> None:
-    slow, fast = what_if(variants(1), [None], ["a100-80gb", "h200"])
+    large = small_job(hidden_size=4096, ffn_hidden_size=14336)
+    slow, fast = what_if([Variant(changes=(), job=large)], [None], ["a100-80gb", "h200"])
     assert slow.plan is not None
     assert fast.plan is not None
     assert slow.plan.control_seconds > 2 * fast.plan.control_seconds

@@ -34,11 +34,18 @@ class StageTime:
     forward: float
     backward: float
     replay: float
+    host: float
+    """What the host needs to launch all of it."""
+
+    @property
+    def kernels(self) -> float:
+        """What the GPU needs: the sum of the three."""
+        return self.forward + self.backward + self.replay
 
     @property
     def total(self) -> float:
-        """Sum of the three."""
-        return self.forward + self.backward + self.replay
+        """Whichever takes longer, the GPU or the host."""
+        return max(self.kernels, self.host)
 
 
 class CostModel:
@@ -88,13 +95,27 @@ class CostModel:
         rank = prediction.ranks[slowest]
         return times[slowest] + filling + self._optimizer(rank) + self._gradient_sync(rank)
 
+    def is_host_bound(self, prediction: Prediction) -> bool:
+        """Say whether the host takes longer than the kernels on the slowest stage."""
+        slowest = max((self.stage(rank) for rank in prediction.ranks), key=lambda t: t.total)
+        return slowest.host > slowest.kernels
+
     def stage(self, rank: RankPeak) -> StageTime:
         """Return the times of one pipeline position for all micro-batches of a step."""
         return StageTime(
             forward=self.seconds(rank.step_work),
             backward=self.seconds(rank.step_work, backward=True),
             replay=self.seconds(rank.replay),
+            host=self._host(rank),
         )
+
+    def _host(self, rank: RankPeak) -> float:
+        """Return the host's time: operations run forward and backward, replayed ones forward only."""
+        model = self.job.model
+        if model.enable_cuda_graph or model.cuda_graph_impl != "none":
+            return 0.0
+        operations = rank.step_work.kernels + eff.FORWARD_SHARE * rank.replay.kernels
+        return operations * self.efficiencies.host_seconds
 
     def seconds(self, work: Replay, *, backward: bool = False) -> float:
         """Return how long some work takes, or its backward.

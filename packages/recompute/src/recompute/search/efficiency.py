@@ -26,6 +26,11 @@ class Efficiencies:
     """Collectives over the network, of the NIC rate; nccl-tests across nodes."""
     launch_seconds: float = 2e-6
     """Gap on the GPU between two kernels of one stream in a GPU-bound run."""
+    host_seconds: float = 0.45e-3
+    """Time of the host for one operation of a tape, forward and backward: Python, dispatch and its
+    several kernels. Three runs that the host bounds give 0.41 (Llama 3 70B layers at TP 8 on B200,
+    SimuMax), 0.49 (Moonlight on 8 H100, Megatron Bridge's recompute study) and 0.55 ms (our MLA and
+    MoE model on one H200). CUDA graphs take it away."""
     overlap_tensor: float = 0.30
     """Fraction of tensor-parallel communication that stays visible with ``tp_comm_overlap``."""
     overlap_context: float = 0.30
@@ -73,6 +78,8 @@ EFFICIENCIES: Final[Mapping[str, Efficiencies]] = {
 }
 """Architecture -> fractions."""
 
+FORWARD_SHARE: Final = 1 / 3
+"""Of the host's time for an operation, what its forward takes."""
 BACKWARD_GEMM: Final = 2.0
 """Two GEMMs of the same size: gradients of input and of weight."""
 BACKWARD_GEMM_FROZEN: Final = 1.0

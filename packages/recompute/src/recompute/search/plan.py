@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from recompute.config.gpus import Gpu
     from recompute.config.schema import JobConfig
 
+HOST_BOUND = Assumption(
+    id="host-bound",
+    text="the host needs longer to launch this step than the GPU to run it: replays cost their "
+    "launches, and step times are rough; a larger micro-batch or CUDA graphs change the ranking",
+)
+
 HINT_WORK = 4096
 """Layers of the model times layers of its longest stage up to which a plan also says, unasked, what a
 per-layer plan would win; above, that search is worth asking for."""
@@ -100,6 +106,7 @@ def plan(
             *acted.assumptions,
             *judge.control.assumptions,
             *_assumptions(job, limit, gpu, rates),
+            *((HOST_BOUND,) if judge.cost.is_host_bound(judge.control) else ()),
         ),
         stock=stock if per_layer else None,
     )
