@@ -188,6 +188,18 @@ def test_reasons_say_when_states_alone_do_not_fit() -> None:
     assert "nothing fits; the closest is" in why(answer)
 
 
+def test_a_label_that_frees_next_to_nothing_is_rejected_with_the_reason() -> None:
+    peaks = {NO_RECOMPUTE: 100 * GIB, selective("core_attn"): 100 * GIB - GIB // 64}
+    predictor = FakePredictor(
+        JOB,
+        peak=lambda choice: peaks.get(choice, 50 * GIB),
+        replay=lambda choice: 0 if choice == NO_RECOMPUTE else 10**13,
+        active=ACTIVE,
+    )
+    answer = plan(JOB, 60 * GIB, predictor_of=lambda _: predictor)
+    assert "core_attn lowers the peak by 16 MiB only" in why(answer)
+
+
 def test_a_close_call_is_said() -> None:
     answer = plan(h200_job(), answer_peak(full("block", 2)) + 1)
     assert answer.chosen is not None

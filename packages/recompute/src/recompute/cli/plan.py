@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from recompute.search.types import Plan
 
 
 @click.command(name="plan", context_settings={"ignore_unknown_options": False})
@@ -96,6 +100,13 @@ def command(  # noqa: PLR0917 - click passes by name
 
     config = read_job(job, overrides, mcore=mcore)
     answer = plan(config, budget, gpu=gpu, margin=margin, per_layer=per_layer)
+    _print_plan(answer, top=top, html=html, as_json=as_json)
+    if answer.status is Status.INFEASIBLE:
+        ctx.exit(1)
+
+
+def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: bool) -> None:
+    """Print one answer, and write its page where one is asked for."""
     if as_json:
         from recompute.report.document import dump
         from recompute.report.plan_document import plan_document
@@ -111,8 +122,6 @@ def command(  # noqa: PLR0917 - click passes by name
 
         write_page(html, plan_page(answer))
         click.echo(f"wrote {html}", file=sys.stderr)
-    if answer.status is Status.INFEASIBLE:
-        ctx.exit(1)
 
 
 def _refuse_together(*, is_joint: bool, sweeps: tuple[str, ...], html: str | None) -> None:

@@ -11,7 +11,7 @@ from recompute.search.cost import MODEL_ERROR
 from recompute.search.reserved import AllocatorModel, allocator_of
 from recompute.timeline.predict import MODEL_ERROR as MEMORY_ERROR
 from recompute.timeline.types import Phase
-from recompute.units import GIB, format_gib
+from recompute.units import GIB, MIB, format_gib
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
@@ -23,6 +23,9 @@ STATIC_OWNERS = frozenset(
     {"parameters", "gradients", "optimizer states", "workspaces and batch", "FP32 gradient copy"}
 )
 """Owners that no recompute can shrink."""
+
+NEGLIGIBLE = 0.001
+"""A label that lowers the peak by less than this fraction does nothing worth its time."""
 
 STATIC_PHASES = frozenset({Phase.GRAD_SYNC, Phase.OPTIMIZER_INIT, Phase.OPTIMIZER_STEP})
 
@@ -179,6 +182,11 @@ def _rejected(
             )
         elif delta == 0:
             yield f"{labels[0]} does not lower the peak: what it frees is not there at that moment"
+        elif -delta <= NEGLIGIBLE * control.peak_bytes:
+            yield (
+                f"{labels[0]} lowers the peak by {-delta / MIB:.0f} MiB only, for "
+                f"{outcome.step_time_overhead:+.1%} step time"
+            )
 
 
 def per_layer_hint(stock: Outcome | None, mixed: Outcome | None) -> tuple[str, ...]:
