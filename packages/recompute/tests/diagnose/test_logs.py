@@ -328,3 +328,42 @@ def test_sigkill_after_an_oom_is_not_host_memory(tmp_path: Path) -> None:
     assert str(found.verdict) == "activation"
     found = run(write(tmp_path / "b.log", step(4), "exitcode  : -9 (pid: 12)")).diagnosis
     assert str(found.verdict) == "host_memory"
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "stage"),
+    [
+        ("save_checkpoint", "capacity", "checkpoint"),
+        ("load_parameter_state", "optimizer_state", "checkpoint"),
+        ("load_checkpoint", "parameters", "checkpoint"),
+        ("get_model", "parameters", "model_build"),
+        ("create_cudagraphs", "graph_pools", "graph_capture"),
+        ("finalize_model_grads", "gradients", "grad_sync"),
+        ("vocab_parallel_cross_entropy", "logits", "loss"),
+        ("initialize_state", "optimizer_state", "optimizer_init"),
+        ("evaluate_and_print_results", "activation", "evaluation"),
+    ],
+)
+def test_the_stack_tells_the_stage(tmp_path: Path, function: str, verdict: str, stage: str) -> None:
+    found = run(
+        write(tmp_path / "a.log", *failure(1, 76.0, "../training/x.py", function))
+    ).diagnosis
+    assert (str(found.verdict), str(found.stage)) == (verdict, stage)
+
+
+def test_a_progress_bar_that_repaints_its_line(tmp_path: Path) -> None:
+    bar = "".join(f"\r {n}%|#####| {n}/100" for n in range(60))
+    lines = failure(1, 76.0)
+    found = run(write(tmp_path / "a.log", bar + "\r" + lines[0], *lines[1:])).diagnosis
+    assert (str(found.verdict), found.rank) == ("activation", 1)
+
+
+def test_a_log_of_json_records_is_a_log(tmp_path: Path) -> None:
+    import json
+
+    records = [
+        json.dumps({"time": "2026-01-02", "segments": 3, "message": line})
+        for line in failure(1, 76.0)
+    ]
+    found = run(write(tmp_path / "a.json", *records)).diagnosis
+    assert found.numbers.requested_bytes == 2 << 30

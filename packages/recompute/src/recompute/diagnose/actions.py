@@ -116,6 +116,11 @@ ACTIONS: Final[dict[str, Action]] = {
         overrides=("model.init_model_with_meta_device=true",),
         why="the card was full of weights before a step ran; recompute cannot matter",
     ),
+    "save-buffers": Action(
+        text="leave a margin for the save: it gathers or copies shards on the GPU beside training; call torch.cuda.empty_cache() before it, or save the distributed format without gathering",
+        overrides=("checkpoint.ckpt_format=torch_dist",),
+        why="the step itself fits; the save comes on top",
+    ),
     "larger-parallelism": Action(
         text="raise model parallelism so that parameters and states are divided further",
         overrides=("model.tensor_model_parallel_size=2",),
@@ -356,6 +361,7 @@ PLANS: Final[dict[str, tuple[str, ...]]] = {
     "second-step": ("precision-aware-optimizer", "shard-optimizer", "offload-optimizer"),
     "gradient-buffer": ("grad-dtype", "larger-parallelism"),
     "load-stack": ("shard-load", "larger-parallelism"),
+    "save-stack": ("save-buffers", "recompute-unknown-owner"),
     "logits-stack": ("fused-linear-ce", "smaller-batch"),
     "request-like-logits": ("cap-tokens", "fused-linear-ce"),
     "skewed-ranks": ("tokens-per-expert", "moe-recompute"),

@@ -125,6 +125,23 @@ def load_stack(seen: Observation) -> Finding | None:
             Verdict.ACTIVATION,
             "the fused activation's warm-up did not fit; no training step has run",
         )
+    names = {frame.function for frame in oom.frames}
+    if any(name.startswith("load_parameter_state") for name in names):
+        return from_oom(
+            seen,
+            oom,
+            "optimizer-stack",
+            Verdict.OPTIMIZER_STATE,
+            "the loaded optimizer states did not fit",
+        )
+    if any(name.startswith(("save_", "_save_")) for name in names):
+        return from_oom(
+            seen,
+            oom,
+            "save-stack",
+            Verdict.CAPACITY,
+            "saving a checkpoint needs memory beside training",
+        )
     return from_oom(
         seen,
         oom,

@@ -7,6 +7,7 @@ refused; a folder is walked without following links to folders.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import zlib
@@ -47,7 +48,10 @@ _SKIP: Final = (
     ".sqlite",
     ".html",
 )
-_SNAPSHOT_HEAD: Final = (b'"device_traces"', b'"segments"')
+_SNAPSHOT_HEAD: Final = re.compile(
+    rb'\s{0,40}(?:\{\s{0,40}"(?:segments|device_traces|allocator_settings|external_annotations)"'
+    rb'|\[\s{0,40}\{\s{0,40}"(?:device|address|total_size)")'
+)
 
 
 class Format(StrEnum):
@@ -202,7 +206,7 @@ def sniff(head: bytes, path: str = "") -> Format:
     is_pickle = head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5
     if is_pickle or path.lower().endswith((".pickle", ".pkl")):
         return Format.PICKLE
-    if head.lstrip()[:1] in {b"{", b"["} and any(key in head for key in _SNAPSHOT_HEAD):
+    if _SNAPSHOT_HEAD.match(head) is not None:
         return Format.JSON_SNAPSHOT
     return Format.BINARY if looks_binary(head) else Format.TEXT
 

@@ -118,6 +118,8 @@ class LogReader:
 
     def line(self, raw: str, number: int) -> None:
         """Read one line."""
+        if "\r" in raw:  # a progress bar repainted the line
+            raw = raw.rstrip("\r").rsplit("\r", 1)[-1]
         if not raw.strip():
             self._config.end_block(self.seen)
             return
