@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import signal
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from git_builder import link, program, skill
 
+from mdr.digest import Sha256
+from mdr.errors import StoreError
 from mdr.reference.parse import parse
 from mdr.registry.indexing import index_source
 from mdr.registry.local import LocalRegistry
@@ -255,3 +260,21 @@ def test_settings_limits_name_what_is_too_large(
     resolved = LocalRegistry(small).resolve(parse(REF))
     assert [f.path for f in resolved.files] == ["SKILL.md"]
     assert any("big.bin" in note for note in resolved.notes)
+
+
+def test_a_worker_that_dies_is_an_error_in_words(
+    repository: GitRepository, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mdr.registry import harvest
+
+    repository.commit({f"s{n}/SKILL.md": skill(f"s{n}") for n in range(3)})
+    monkeypatch.setattr(harvest, "SMALL", 1)
+    monkeypatch.setattr(harvest, "_read_piece", _die)
+    with pytest.raises(StoreError) as caught:
+        index_source(str(repository.path), replace(settings, workers=2), name_as="acme/tools")
+    assert caught.value.code == "worker-died"
+    assert LocalRegistry(settings).blob(Sha256("0" * 64)) is None
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

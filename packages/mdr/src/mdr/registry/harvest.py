@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mdr.artifact.types import Kind
 from mdr.digest import Sha256, sha256
+from mdr.errors import StoreError
 from mdr.registry.stores import chunks
 from mdr.store.files import FileBlobStore, Staged
 from mdr.store.rows import Grade
@@ -167,12 +170,23 @@ def _executor(count: int, number: int) -> Iterator[Executor | None]:
         return
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(number, mp_context=context) as pool:
+    with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet) as pool:
         try:
             yield pool
+        except BrokenProcessPool:
+            raise StoreError(
+                "worker-died",
+                "a process that reads and audits ended without an answer",
+                hint="most often the system was out of memory; nothing was published, run it again",
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _quiet() -> None:
+    """Leave Ctrl-C to the parent, which ends its workers in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _each(

@@ -114,9 +114,10 @@ class LocalRegistry:
         Raises:
             mdr.errors.UsageError: bad-cursor.
         """
-        stores = self._open(create=True)
-        assert stores is not None
-        return stores.search.search(query, _ruleset())
+        from mdr.store.search import nothing
+
+        stores = self._open(create=False)
+        return nothing(query) if stores is None else stores.search.search(query, _ruleset())
 
     def refresh(self, host: str, repository: str) -> bool:
         """Index a held repository again from where it came; say whether anything could be asked.

@@ -124,9 +124,7 @@ class SqliteSearch:
             words = [word.lower() for word in _WORD.findall(query.words)][:MAX_WORDS]
             match = self._match(connection, words)
             if words and match is None:
-                return Page(
-                    total=0, hits=(), facets={name: {} for name in FACETS}, next_cursor=None
-                )
+                return nothing(query)
             rows = self._rows(connection, match, ruleset)
         rows = [row for row in rows if _fits(row, query)]
         limit = max(1, min(query.limit, MAX_LIMIT))
@@ -173,6 +171,16 @@ class SqliteSearch:
                 return None
             parts.append(f"({' OR '.join(near)})")
         return " AND ".join(parts) if parts else None
+
+
+def nothing(query: Query) -> Page:
+    """Answer a query that nothing fits.
+
+    Raises:
+        mdr.errors.UsageError: bad-cursor.
+    """
+    _decode_cursor(query.cursor)
+    return Page(total=0, hits=(), facets={name: {} for name in FACETS}, next_cursor=None)
 
 
 def _nearest(connection: Connection, word: str) -> list[str]:
