@@ -13,6 +13,7 @@ from git_builder import GitRepository
 
 from mdr.errors import Refusal, SourceError
 from mdr.settings import Limits, Settings
+from mdr.source import addresses, fetch
 from mdr.source.fetch import mirror_folder
 from mdr.source.locate import locate
 from mdr.source.opening import current_head, open_source
@@ -193,3 +194,18 @@ def test_a_server_that_filters_keeps_its_large_files(tmp_path: Path) -> None:
         os.killpg(daemon.pid, signal.SIGTERM)
         daemon.wait()
         daemon.stderr.close()
+
+
+def test_git_connects_to_the_checked_address_and_asks_no_name_server(
+    served: tuple[GitRepository, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, base = served
+    port = base.rpartition(":")[2]
+    for name in ("https_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(addresses, "is_public", lambda _address: True)
+    monkeypatch.setattr(
+        fetch, "check_public", partial(addresses.check_public, resolver=lambda *_: ["127.0.0.1"])
+    )
+    settings = Settings(data=tmp_path / "d")
+    assert len(history(f"http://no-such-host.invalid:{port}/owner/repo.git", settings)) == 1
