@@ -376,7 +376,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "https://github.com/verl-project/verl/issues/302",
         "After the rollout, when the engine wakes up.",
-        "RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62",
+        "RuntimeError: CUDA Error: out of memory at /vllm/csrc/cumem_allocator.cpp:62",
         "other_process",
         "unknown",
         "engine",

@@ -365,6 +365,7 @@ PLANS: Final[dict[str, tuple[str, ...]]] = {
     "logits-stack": ("fused-linear-ce", "smaller-batch"),
     "request-like-logits": ("cap-tokens", "fused-linear-ce"),
     "skewed-ranks": ("tokens-per-expert", "moe-recompute"),
+    "uneven-requests": ("tokens-per-expert", "moe-recompute"),
     "growth": ("snapshot-leak",),
     "activation-stack": ("recompute-modules", "smaller-batch", "recompute-full"),
     "warm-up-stack": ("skip-warm-up",),

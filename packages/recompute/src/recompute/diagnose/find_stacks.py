@@ -14,10 +14,12 @@ from recompute.diagnose.finding import (
     stage_of_failure,
 )
 from recompute.diagnose.frames import LAYER_OWNERS, Owner
-from recompute.diagnose.observation import Observation
+from recompute.diagnose.observation import Observation, Oom
 from recompute.diagnose.types import Stage, Verdict
 from recompute.units import format_gib
 
+UNEVEN: Final = 1.2
+"""Balanced ranks ask for the same amount; this much more is more tokens."""
 MIN_SKEW: Final = 0.10
 """Hot rank above the median by more than this share is skew, not noise."""
 
@@ -186,6 +188,29 @@ def skewed_ranks(seen: Observation) -> Finding | None:
         rank=rank,
         summary=f"rank {rank} holds {format_gib(hot)}, {share:.0%} above the median rank, in an expert layer",
     )
+
+
+def uneven_requests(seen: Observation) -> Finding | None:
+    """Ranks that asked for different amounts at the same line of an expert layer."""
+    groups: dict[tuple[str, int], list[Oom]] = {}
+    for oom in seen.ooms:
+        owner, frame = oom.owner
+        if owner in {Owner.MOE, Owner.EXPERT} and frame is not None and oom.message.requested:
+            groups.setdefault((frame.file, frame.line), []).append(oom)
+    for ooms in groups.values():
+        ranks = {oom.place.rank for oom in ooms}
+        largest = max(ooms, key=lambda oom: oom.message.requested or 0)
+        least = min(oom.message.requested or 0 for oom in ooms)
+        if len(ranks) < 2 or (largest.message.requested or 0) < UNEVEN * least:
+            continue
+        return from_oom(
+            seen,
+            largest,
+            "uneven-requests",
+            Verdict.IMBALANCE,
+            f"at one line of an expert layer ranks asked for {format_gib(least)} to {format_gib(largest.message.requested or 0)}: they received different numbers of tokens",
+        )
+    return None
 
 
 def activation_stack(seen: Observation) -> Finding | None:

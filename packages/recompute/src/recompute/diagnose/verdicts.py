@@ -65,6 +65,13 @@ _SLOW: Final = "\n".join(
     _ITERATION.format(n=n, ms=2800.0 if n < 6 else 16980.0) for n in range(1, 12)
 )
 
+
+def _expert(rank: int, request: str) -> str:
+    text = _trace(_TRAIN, ("megatron/core/transformer/moe/experts.py", "forward"))
+    text += _new(request, "79.11 GiB", "0.90 GiB", "76.00 GiB", "0.50 GiB")
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
 TABLE: Final[tuple[VerdictRow, ...]] = (
     VerdictRow(
         id="recompute-fault",
@@ -195,6 +202,12 @@ TABLE: Final[tuple[VerdictRow, ...]] = (
         + "\n"
         + _trace(_TRAIN, ("megatron/core/transformer/moe/experts.py", "forward"))
         + _FULL,
+    ),
+    VerdictRow(
+        id="uneven-requests",
+        test=find_stacks.uneven_requests,
+        passing=_expert(1, "1.10 GiB") + _expert(6, "2.30 GiB"),
+        failing=_expert(1, "1.10 GiB") + _expert(6, "1.10 GiB"),
     ),
     VerdictRow(
         id="activation-stack",
