@@ -15,10 +15,12 @@ from mdr.audit.rx import Rx
 QUOTE: Final = Rx(rb"(?: {0,3}>[ \t]?)*")
 FENCE: Final = Rx(rb"(`{3,}[^`\n]*|~{3,}[^\n]*)$")
 MARKER: Final = Rx(rb"([*+-]|[0-9]{1,9}[.)])([ \t]+|$)")
-INLINE: Final = Rx(
-    rb"""\\.|`+|<(?:!--|[a-zA-Z][a-zA-Z0-9-]*(?:[\s/]+(?:[a-zA-Z_:][a-zA-Z0-9_.:-]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'=<>`]+))?)?)*/?>|/[a-zA-Z][^<>]*>)"""
+INLINE: Final = Rx(rb"\\.|`+|<")
+TAG: Final = Rx(
+    rb"""<(?:!--|[a-zA-Z][a-zA-Z0-9-]*(?:[\s/]+(?:[a-zA-Z_:][a-zA-Z0-9_.:-]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'=<>`]+))?)?)*/?>|/[a-zA-Z][^<>]*>)"""
 )
-"""What can start at a place in a paragraph: an escape, a run of backticks, an HTML tag or comment."""
+"""An HTML tag or the beginning of a comment; tried only where a ``<`` stands, so that a quote which
+is never closed is looked for once."""
 
 BACKTICKS: Final = Rx(rb"`+")
 
@@ -44,6 +46,7 @@ HTML_BLOCKS: Final = (
 LIST_STARTS: Final = frozenset(b"*+-0123456789"[index : index + 1] for index in range(13))
 TAB: Final = 4
 BACKTICK: Final = 0x60
+LESS_THAN: Final = 0x3C
 MAX_FENCE_INDENT: Final = 3
 
 
@@ -193,6 +196,9 @@ def _blank_spans(scan: _Scan, start: int, end: int) -> None:
     position = start
     while (token := tokens.search(scan.data, position, end)) is not None:
         opening, position = token.start(), token.end()
+        if scan.data[opening] == LESS_THAN:
+            tag = TAG.match(scan.data, opening)
+            position = min(tag.end(), end) if tag else position
         if scan.data[opening] != BACKTICK:
             continue
         closer = closers.next(position - opening, position)

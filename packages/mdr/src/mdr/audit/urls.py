@@ -138,9 +138,11 @@ class Suspects:
         """Return the suspects of a folded view, links first."""
         data = view.lower
         if b"//" in data or rb":\/" in data:
+            done = 0
             for suspect in self._links.finditer(data):
-                match = LINK.match(data, suspect.start())
+                match = LINK.match(data, suspect.start()) if suspect.start() >= done else None
                 if match is not None:
+                    done = match.end()
                     yield _link(match)
         done = 0
         for suspect in self._commands.finditer(view.data):
