@@ -16,6 +16,7 @@ store lock.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 from contextlib import suppress
@@ -49,6 +50,8 @@ class FileBlobStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.blobs = root / "blobs"
+        self._token = secrets.token_hex(8)
+        self._count = itertools.count()
 
     def put(self, blobs: Iterable[bytes]) -> list[Sha256]:
         """Keep ``blobs`` durably, ``BATCH`` at a time."""
@@ -75,7 +78,7 @@ class FileBlobStore:
         """
         final = self._text_path(digest)
         folder, _, name = final.rpartition("/")
-        temporary = f"{folder}/.{name}.{secrets.token_hex(8)}"
+        temporary = f"{folder}/.{name}.{self._token}{next(self._count):x}"
         try:
             descriptor = _create(temporary, folder)
             try:
@@ -201,8 +204,18 @@ def _create(path: str, folder: str) -> int:
     try:
         return os.open(path, flags, 0o444)
     except FileNotFoundError:
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as above
+        _make_folder(folder)
         return os.open(path, flags, 0o444)
+
+
+def _make_folder(folder: str) -> None:
+    """Create a folder whose parent mostly exists; another process may do the same."""
+    try:
+        os.mkdir(folder)  # noqa: PTH102 - as above
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as above
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
