@@ -17,6 +17,7 @@ from recompute.config.gpus import DEFAULT_GPU, Gpu, find_gpu
 from recompute.config.normalize import normalize, revision_of
 from recompute.config.require import EXPLAIN, require_complete
 from recompute.errors import ConfigError, RecomputeError
+from recompute.model.tape import Link
 from recompute.search.budget import Budget, budget_of
 from recompute.search.cost import CostModel
 from recompute.search.efficiency import EFFICIENCIES
@@ -25,7 +26,6 @@ from recompute.search.reserved import allocator_of
 from recompute.search.space import candidates, errors_of
 from recompute.search.types import Outcome, Predicts, tokens_of_step
 from recompute.timeline.static import microbatches_of
-from recompute.timeline.types import Replay
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
@@ -230,8 +230,9 @@ class _Search:
     def _least_work(self, layout: Layout) -> float | None:
         """Return the average stage's time at its best, or nothing when states alone do not fit.
 
-        At its best: large GEMMs, no launches, nothing sent. States do not depend on the micro-batch,
-        nor on how a replica's ranks are split between data and context.
+        At its best: large GEMMs, no launches, nothing sent over the context group. What a step sends
+        over the tensor and expert groups depends on its tokens only, and states depend neither on the
+        micro-batch nor on how ranks are split between data and context.
         """
         job = normalize(at_layout(self.job, layout))
         try:
@@ -293,8 +294,9 @@ def _uneven(job: JobConfig, pp: int) -> int:
 def _average_work(cost: CostModel, prediction: Prediction) -> float:
     total = 0.0
     for rank in prediction.ranks:
-        silent = Replay(flops=rank.step_work.flops, traffic=rank.step_work.traffic)
-        total += cost.seconds(silent) + cost.seconds(silent, backward=True)
+        sent = tuple(item for item in rank.step_work.comm if item[0] is not Link.CONTEXT)
+        work = replace(rank.step_work, comm=sent)
+        total += cost.seconds(work) + cost.seconds(work, backward=True)
     return total / len(prediction.ranks)
 
 
