@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recompute.config.choice import RecomputeChoice
+from recompute.config.choice import RecomputeChoice, choice_of
 from recompute.config.schema import JobConfig
-from recompute.model.layer import LAYER_KINDS
+from recompute.model.layer import LAYER_KINDS, layer_kinds
+from recompute.model.ops.adapters import adapted, frozen
 from recompute.model.ops.ends import embedding_tape, head_tape
 from recompute.model.run import GradPolicy, TapeProfile, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Mechanism, Region, Tape
-from recompute.timeline.stages import Chunk, Stage
+from recompute.model.vision import tower_of
+from recompute.timeline.stages import Chunk, PlacedLayer, Stage
 from recompute.timeline.types import Replay
 from recompute.timeline.units_of_work import Unit, group_of, unit_of
 from recompute.timeline.work import total, work_of
@@ -38,23 +40,37 @@ class LayerBook:
             appear_in_backward=job.ddp is None and microbatches == 1,
             fused=job.ddp is not None and job.model.gradient_accumulation_fusion,
         )
+        self.tower = _tower_book(job, microbatches, composition=composition)
+        self._raw: dict[str, Tape] = {}
         self._tapes: dict[str, Tape] = {}
         self._profiles: dict[tuple[str, frozenset[str]], TapeProfile] = {}
         self._replays: dict[tuple[str, frozenset[str]], Replay] = {}
 
+    def raw(self, kind: str) -> Tape:
+        """Return the tape of a layer kind as it would train whole."""
+        if kind not in self._raw:
+            self._raw[kind] = LAYER_KINDS[kind](self.job.model, self.shape)
+        return self._raw[kind]
+
     def tape(self, kind: str) -> Tape:
-        """Return the tape of a layer kind, with a region around the whole layer added."""
+        """Return the tape of a layer kind, adapters applied, a region around the whole layer added.
+
+        An MTP depth brings its own region: neither its embedding nor its logits are recomputed.
+        """
         if kind not in self._tapes:
-            model = self.job.model
-            tape = LAYER_KINDS[kind](model, self.shape)
+            tape = self.raw(kind)
+            if self.job.peft is not None:
+                tape = adapted(tape, self.job.peft, self.shape)
+            sharded = self.job.model.distribute_saved_activations
             whole = Region(
                 label=FULL,
                 mechanism=Mechanism.CHECKPOINT,
                 first=tape.ops[0].name,
                 last=tape.ops[-1].name,
-                saved_shards=self.shape.tp if model.distribute_saved_activations else 1,
+                saved_shards=self.shape.tp if sharded else 1,
             )
-            self._tapes[kind] = replace(tape, regions=(*tape.regions, whole))
+            own = any(region.label == FULL for region in tape.regions)
+            self._tapes[kind] = tape if own else replace(tape, regions=(*tape.regions, whole))
         return self._tapes[kind]
 
     def active(self, kind: str, labels: tuple[str, ...]) -> frozenset[str]:
@@ -70,23 +86,40 @@ class LayerBook:
             )
         return self._profiles[key]
 
-    def end(self, name: str, stage: Stage) -> tuple[Tape, TapeProfile]:
-        """Return tape and profile of ``embedding`` or ``head`` on a stage.
+    def raw_end(self, name: str, stage: Stage) -> Tape:
+        """Return the tape of ``embedding`` or ``head`` on a stage as it would train.
 
         Tied weights are one tensor when both ends lie on one rank, and two copies otherwise.
         """
-        shared = self.job.model.share_embeddings_and_output_weights
+        model = self.job.model
+        tied = model.share_embeddings_and_output_weights
+        if name == "head":
+            return head_tape(model, self.shape, owns_weight=True)
         both = stage.has_embedding and stage.has_head
-        if name == "embedding":
-            tape = embedding_tape(self.job.model, self.shape, owns_weight=not (shared and both))
-        else:
-            tape = head_tape(self.job.model, self.shape, owns_weight=True)
-        key = (f"{name}/{shared and both}", frozenset[str]())
+        return embedding_tape(model, self.shape, owns_weight=not (tied and both))
+
+    def end(self, name: str, stage: Stage) -> tuple[Tape, TapeProfile]:
+        """Return tape and profile of ``embedding`` or ``head`` on a stage."""
+        tape = self.raw_end(name, stage)
+        if self.job.peft is not None:
+            tape = frozen(tape)
+        key = (f"{name}/{stage.has_embedding and stage.has_head}", frozenset[str]())
         if key not in self._profiles:
             self._profiles[key] = profile(
                 tape, frozenset(), self.policy, composition=self.composition
             )
         return tape, self._profiles[key]
+
+    def tapes(self, stage: Stage) -> list[tuple[Tape, Tape]]:
+        """Return every tape of a stage, as it would train whole and as it trains."""
+        pairs = [(self.raw(x.kind), self.tape(x.kind)) for x in stage.layers]
+        for name, present in (("embedding", stage.has_embedding), ("head", stage.has_head)):
+            if present:
+                pairs.append((self.raw_end(name, stage), self.end(name, stage)[0]))
+        if self.tower is not None and stage.has_embedding:
+            book, tower = self.tower
+            pairs += [(book.raw(x.kind), book.tape(x.kind)) for x in tower.layers]
+        return pairs
 
     def replay(self, kind: str, active: frozenset[str]) -> Replay:
         """Return what one layer runs again in one backward."""
@@ -101,13 +134,57 @@ class LayerBook:
         """Return a chunk as units under a choice, ends included."""
         units: list[Unit] = []
         if chunk.embedding:
+            units += self._tower_units()
             units.append(unit_of("embedding", self.end("embedding", stage)[1]))
-        units += self._layer_units(chunk, choice)
+        units += self.layer_units(chunk, choice)
+        units += [unit_of(*pair) for pair in self._mtp_profiles(chunk, choice)]
         if chunk.head:
             units.append(unit_of("head", self.end("head", stage)[1]))
         return tuple(units)
 
-    def _layer_units(self, chunk: Chunk, choice: RecomputeChoice) -> list[Unit]:
+    def _tower_units(self) -> tuple[Unit, ...]:
+        """Return the vision tower as units under its own recompute fields."""
+        if self.tower is None:
+            return ()
+        book, stage = self.tower
+        return tuple(book.layer_units(stage.chunks[0], choice_of(book.job)))
+
+    def _mtp_profiles(self, chunk: Chunk, choice: RecomputeChoice) -> list[tuple[str, TapeProfile]]:
+        return [
+            (kind, self.profile(kind, active)) for kind, active in self.mtp_actives(chunk, choice)
+        ]
+
+    def mtp_actives(
+        self, chunk: Chunk, choice: RecomputeChoice
+    ) -> list[tuple[str, frozenset[str]]]:
+        """Return kind and active regions of the MTP depths.
+
+        Full recompute checkpoints them under ``uniform`` alone (NVIDIA/Megatron-LM core_v0.19.0
+        megatron/core/transformer/multi_token_prediction.py
+        MultiTokenPredictionLayer._checkpointed_forward).
+        """
+        return [
+            (
+                layer.kind,
+                self.active(layer.kind, self._labels(layer, choice, index=len(chunk.layers))),
+            )
+            for layer in chunk.mtp
+        ]
+
+    def _labels(
+        self, layer: PlacedLayer, choice: RecomputeChoice, *, index: int
+    ) -> tuple[str, ...]:
+        """Return what a choice asks of the layer at a place of its chunk."""
+        if choice.per_layer is not None:
+            spans = (s.modules for s in choice.per_layer if s.first <= layer.number <= s.last)
+            return next(spans, ())
+        if choice.recompute_granularity != FULL:
+            return tuple(m for m in choice.recompute_modules if m != FULL)
+        whole = choice.recompute_method == "uniform" or index < (choice.recompute_num_layers or 0)
+        return (FULL,) if whole else ()
+
+    def layer_units(self, chunk: Chunk, choice: RecomputeChoice) -> list[Unit]:
+        """Return the decoder layers of a chunk as units: layers, or checkpointed groups of them."""
         if choice.recompute_granularity != FULL or choice.per_layer is not None:
             return [
                 unit_of(kind, self.profile(kind, active))
@@ -136,33 +213,36 @@ class LayerBook:
 
     def actives(self, chunk: Chunk, choice: RecomputeChoice) -> list[tuple[str, frozenset[str]]]:
         """Return kind and active regions of every layer of a chunk."""
-        size = choice.recompute_num_layers or 0
-        pairs = []
-        for index, layer in enumerate(chunk.layers):
-            if choice.per_layer is not None:
-                labels = next(
-                    (s.modules for s in choice.per_layer if s.first <= layer.number <= s.last), ()
-                )
-            elif choice.recompute_granularity == FULL:
-                whole = choice.recompute_method == "uniform" or index < size
-                labels = (FULL,) if whole else ()
-            else:
-                labels = tuple(m for m in choice.recompute_modules if m != FULL)
-            pairs.append((layer.kind, self.active(layer.kind, labels)))
-        return pairs
+        return [
+            (layer.kind, self.active(layer.kind, self._labels(layer, choice, index=index)))
+            for index, layer in enumerate(chunk.layers)
+        ]
 
     def stage_work(self, stage: Stage) -> Replay:
         """Return what one micro-batch's forward of a stage runs."""
-        parts = [work_of(self.tape(layer.kind).ops) for c in stage.chunks for layer in c.layers]
-        for name, present in (("embedding", stage.has_embedding), ("head", stage.has_head)):
-            if present:
-                parts.append(work_of(self.end(name, stage)[0].ops))
-        return total((part, 1) for part in parts)
+        return total((work_of(tape.ops), 1) for _, tape in self.tapes(stage))
 
     def stage_replay(self, stage: Stage, choice: RecomputeChoice) -> Replay:
         """Return what one micro-batch's backward of a stage runs again."""
         pairs: dict[tuple[str, frozenset[str]], int] = {}
         for chunk in stage.chunks:
-            for pair in self.actives(chunk, choice):
+            for pair in (*self.actives(chunk, choice), *self.mtp_actives(chunk, choice)):
                 pairs[pair] = pairs.get(pair, 0) + 1
         return total((self.replay(*pair), times) for pair, times in pairs.items() if pair[1])
+
+
+def _tower_book(
+    job: JobConfig, microbatches: int, *, composition: bool
+) -> tuple[LayerBook, Stage] | None:
+    """Return the book of a job's vision tower and its layers as one chunk."""
+    tower = tower_of(job)
+    if tower is None:
+        return None
+    layers = tuple(
+        PlacedLayer(number=number, kind=kind)
+        for number, kind in enumerate(layer_kinds(tower.model))
+    )
+    whole = Chunk(layers=layers, embedding=False, head=False)
+    model = replace(tower.model, vision=None)
+    book = LayerBook(replace(tower, model=model), microbatches, composition=composition)
+    return book, Stage(pp=0, chunks=(whole,))

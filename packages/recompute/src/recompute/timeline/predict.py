@@ -22,6 +22,7 @@ from recompute.timeline.static import (
     ParameterCount,
     StateBytes,
     dummy_gradients,
+    grouped_workspaces,
     microbatches_of,
     parallelism_of,
     state_bytes,
@@ -108,11 +109,10 @@ class Predictor:
         """Count the layers of all ranks on which each label does anything; labels without one are absent."""
         counts: dict[str, int] = {}
         for stage in self.stages:
-            for chunk in stage.chunks:
-                for layer in chunk.layers:
-                    regions = self._book.tape(layer.kind).regions
-                    for label in {region.label for region in regions} - {FULL}:
-                        counts[label] = counts.get(label, 0) + 1
+            for layer in stage.layers:
+                regions = self._book.tape(layer.kind).regions
+                for label in {region.label for region in regions} - {FULL}:
+                    counts[label] = counts.get(label, 0) + 1
         return counts
 
     def moments(self, choice: RecomputeChoice, pp: int) -> tuple[Moment, ...]:
@@ -150,24 +150,44 @@ class Predictor:
         return self._detailed
 
     def _signature(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> object:
-        layers: object = tuple(layer.kind for layer in chunk.layers)
+        placed = (*chunk.layers, *chunk.mtp)
+        layers: object = tuple(layer.kind for layer in placed)
         if choice.per_layer is not None:
-            layers = tuple((layer.kind, layer.number) for layer in chunk.layers)
+            layers = tuple((layer.kind, layer.number) for layer in placed)
         both = stage.has_embedding and stage.has_head
         return (layers, chunk.embedding, chunk.head, both)
 
     def _state(self, stage: Stage) -> StateBytes:
         """Count the parameters of a stage and what they cost all step long."""
-        tapes = [self._book.tape(layer.kind) for chunk in stage.chunks for layer in chunk.layers]
-        for name, present in (("embedding", stage.has_embedding), ("head", stage.has_head)):
-            if present:
-                tapes.append(self._book.end(name, stage)[0])
-        act = self._book.shape.act
-        ops = [op for tape in tapes for op in tape.ops if op.weight_bytes]
+        pairs, act = self._book.tapes(stage), self._book.shape.act
+        every = [op for raw, _ in pairs for op in raw.ops if op.weight_bytes]
+        ops = [op for _, trained in pairs for op in trained.ops if op.weight_bytes]
         expert = sum(op.weight_bytes for op in ops if op.expert) // act
-        every = sum(op.weight_bytes for op in ops) // act
-        count = ParameterCount(dense=every - expert, expert=expert)
-        return state_bytes(self.job, count, dummy_gradients(self.job, ops))
+        trained = sum(op.weight_bytes for op in ops) // act
+        whole = sum(op.weight_bytes for op in every) // act + self._embedding_copy(stage)
+        adapters = trained if self.job.peft is not None else 0
+        narrow = [op for op in every if op.weight_cache] if self.job.model.fp8_param else []
+        count = ParameterCount(
+            dense=trained - expert + (0 if adapters else self._embedding_copy(stage)),
+            expert=expert,
+            frozen=whole if adapters else 0,
+            one_byte=sum(op.weight_bytes for op in narrow) // act,
+        )
+        held = dummy_gradients(self.job, ops) + sum(op.weight_cache for op in every)
+        if self.job.model.transformer_impl != "local":
+            held += grouped_workspaces(every)
+        return state_bytes(self.job, count, held)
+
+    def _embedding_copy(self, stage: Stage) -> int:
+        """Count the second word embedding that MTP needs on a rank without one.
+
+        A tied output layer on that rank is that weight already.
+        """
+        model = self.job.model
+        tied = model.share_embeddings_and_output_weights and stage.has_head
+        if not stage.has_mtp or stage.has_embedding or tied:
+            return 0
+        return self._book.shape.vocab * self._book.shape.hidden
 
     def _schedule(self, stage: Stage) -> Schedule:
         model = self.job.model
@@ -184,9 +204,7 @@ class Predictor:
         seen: dict[object, Replay] = {}
         result = []
         for stage in self.stages:
-            key = tuple(
-                (tuple(x.kind for x in c.layers), c.embedding, c.head) for c in stage.chunks
-            )
+            key = (tuple(x.kind for x in stage.layers), stage.has_embedding, stage.has_head)
             if key not in seen:
                 seen[key] = total([(self._book.stage_work(stage), self.microbatches)])
             result.append(seen[key])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from recompute.config.pipeline import layers_per_chunk, layout_cells
 from recompute.config.schema import JobConfig
-from recompute.model.layer import layer_kinds
+from recompute.model.layer import layer_kinds, mtp_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class Chunk:
     layers: tuple[PlacedLayer, ...]
     embedding: bool
     head: bool
+    mtp: tuple[PlacedLayer, ...] = ()
+    """Multi-token-prediction depths, between the layers and the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,16 @@ class Stage:
 
     pp: int
     chunks: tuple[Chunk, ...]
+
+    @property
+    def layers(self) -> tuple[PlacedLayer, ...]:
+        """Every layer of the rank, multi-token-prediction depths included."""
+        return tuple(x for chunk in self.chunks for x in (*chunk.layers, *chunk.mtp))
+
+    @property
+    def has_mtp(self) -> bool:
+        """Say whether this rank predicts further tokens, for which it embeds them."""
+        return any(chunk.mtp for chunk in self.chunks)
 
     @property
     def has_embedding(self) -> bool:
@@ -53,6 +65,7 @@ def stages_of(job: JobConfig) -> tuple[Stage, ...]:
     counts = layers_per_chunk(job)
     ends = _ends(job, len(counts), len(counts[0]))
     kinds = layer_kinds(job.model)
+    depths = _depths(job, len(kinds))
     placed: dict[tuple[int, int], tuple[PlacedLayer, ...]] = {}
     number = 0
     for chunk in range(len(counts[0])):
@@ -68,6 +81,7 @@ def stages_of(job: JobConfig) -> tuple[Stage, ...]:
                     layers=placed[pp, chunk],
                     embedding=(pp, chunk) == ends[0],
                     head=(pp, chunk) == ends[1],
+                    mtp=depths if (pp, chunk) == ends[2] else (),
                 )
                 for chunk in range(len(row))
             ),
@@ -76,12 +90,25 @@ def stages_of(job: JobConfig) -> tuple[Stage, ...]:
     )
 
 
-def _ends(job: JobConfig, ranks: int, chunks: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the cells of the embedding and of the loss: the outer ones, or where a layout says."""
+def _depths(job: JobConfig, first: int) -> tuple[PlacedLayer, ...]:
+    """Return the multi-token-prediction depths, numbered after the decoder."""
+    count = job.model.mtp_num_layers or 0
+    if not count:
+        return ()
+    kind = mtp_kind(job.model)
+    return tuple(PlacedLayer(number=first + depth, kind=kind) for depth in range(count))
+
+
+Cell = tuple[int, int]
+"""Pipeline rank and chunk."""
+
+
+def _ends(job: JobConfig, ranks: int, chunks: int) -> tuple[Cell, Cell, Cell]:
+    """Return the cells of embedding, loss and MTP: the outer ones, or where a layout says."""
     layout = job.model.pipeline_model_parallel_layout
     first, last = (0, 0), (ranks - 1, chunks - 1)
     if layout is None:
-        return first, last
+        return first, last, last
     cells = layout_cells(layout, ranks)
     where = {
         part: (pp, chunk)
@@ -89,4 +116,5 @@ def _ends(job: JobConfig, ranks: int, chunks: int) -> tuple[tuple[int, int], tup
         for chunk, cell in enumerate(row)
         for part in cell
     }
-    return where.get("embedding", first), where.get("loss", last)
+    loss = where.get("loss", last)
+    return where.get("embedding", first), loss, where.get("mtp", loss)

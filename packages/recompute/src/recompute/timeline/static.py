@@ -20,6 +20,9 @@ CUBLAS_WORKSPACE = 32 * MIB
 """One cuBLAS workspace on Hopper and newer (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp;
 TransformerEngine v2.20 transformer_engine/pytorch/module/base.py get_cublas_workspace_size_bytes)."""
 
+GROUPED_STREAMS = 4
+"""Streams over which a grouped GEMM spreads its experts."""
+
 BATCH_BYTES_PER_TOKEN = 28
 """Tokens, labels and positions (int64) and the loss mask (FP32) of one micro-batch."""
 
@@ -43,10 +46,14 @@ class ParameterCount:
 
     dense: int
     expert: int
+    frozen: int = 0
+    """Parameters that do not train: no gradient, no optimizer state."""
+    one_byte: int = 0
+    """Of all parameters, those stored in FP8 (``fp8_param``)."""
 
     @property
     def total(self) -> int:
-        """Sum."""
+        """Parameters that train."""
         return self.dense + self.expert
 
 
@@ -105,13 +112,22 @@ def dummy_gradients(job: JobConfig, ops: Iterable[Op]) -> int:
     return sum(size for _, size in linears)
 
 
-def state_bytes(job: JobConfig, count: ParameterCount, dummies: int = 0) -> StateBytes:
+def grouped_workspaces(ops: Iterable[Op]) -> int:
+    """Return the workspaces of grouped GEMMs: one for each of four compute streams.
+
+    Source: TransformerEngine v2.20 transformer_engine/common/util/multi_stream.cpp.
+    """
+    return GROUPED_STREAMS * CUBLAS_WORKSPACE if any(op.weights > 1 for op in ops) else 0
+
+
+def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBytes:
     """Return the static bytes of a rank.
 
     Args:
         job: The job.
         count: Parameters of the rank.
-        dummies: Bytes of :func:`dummy_gradients`.
+        held: What its modules hold all step long besides parameters: stand-ins for gradients,
+            quantized weights, workspaces of grouped GEMMs.
     """
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
     groups = parallelism_of(job)
@@ -123,15 +139,15 @@ def state_bytes(job: JobConfig, count: ParameterCount, dummies: int = 0) -> Stat
         sharded = is_distributed(job)
         dense = groups.dense_shards if sharded else 1
         expert = groups.expert_shards if sharded else 1
-        held = -(-count.dense // dense) + -(-count.expert // expert)
-        states = optimizer_bytes_per_parameter(job.optimizer, dtype) * held
-        transient = _gradient_copy(job.optimizer, gradient, dtype) * held
+        shard = -(-count.dense // dense) + -(-count.expert // expert)
+        states = optimizer_bytes_per_parameter(job.optimizer, dtype) * shard
+        transient = _gradient_copy(job.optimizer, gradient, dtype) * shard
     return StateBytes(
         static=StaticBytes(
-            parameters=dtype * count.total,
+            parameters=dtype * (count.total + count.frozen) - (dtype - 1) * count.one_byte,
             gradients=buffered,
             optimizer=states,
-            other=_other(job) + dummies,
+            other=_other(job) + held,
         ),
         gradients_in_backward=0 if job.ddp is not None else dtype * count.total,
         step_transient=transient,
