@@ -130,7 +130,9 @@ ACTIONS: Final[dict[str, Action]] = {
     "fused-linear-ce": Action(
         text="use a fused linear cross entropy, or select the rows that carry loss before the output layer; look at the largest live tensors, not at the request that failed",
         overrides=("model.cross_entropy_loss_fusion=true", "model.cross_entropy_fusion_impl=te"),
-        why="tokens x vocabulary / TP x 4 bytes of logits stand at the loss; no recompute label covers them",
+        why="tokens x vocabulary / TP x 4 bytes of logits stand at the loss; no recompute label covers them. "
+        "The native fusion is for speed and can need more memory; Transformer Engine's works in place, and core 0.19 "
+        "warns about its stability: compare the loss",
     ),
     "cap-tokens": Action(
         text="cap the tokens of a micro-batch (check that the cap holds), upgrade, and compute log-probs in chunks",
