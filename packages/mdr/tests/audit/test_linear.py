@@ -23,7 +23,7 @@ UNITS = [
     "\u26a0\ufe0f", "\U0001f468\u200d", "a\u0332", "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY ", "abcdefghijklmnop\n", '"', '"a" "b" ', '"+"',
     "\n", "\r\n", "\r", "```\n", "- ", "- a\n", "> a\n", '[a]: b "c"\n', "ignore all previous ", "*ignore* ", "sk-", "ghp_", "eyJaaaaaaaaaaaa.",
     "-----BEGIN PRIVATE KEY-----\n", "postgres://a:b", 'password="', "cat .env ", "~/.ssh ", "echo $", "\\\n", "a |\n", "| a | b |\n",
-    "java", "(//%", "`<a \" ", "=//%a", "<a on= ", "bash <(", "base64 -d ", "exec(", "requests.post(", "$(", "a word\n", "nc 1.2.3.x ", '<p style="/*', "a:\n", "[", "{",
+    "java", "(//%", '`<a " ', "=//%a", "<a on= ", "bash <(", "base64 -d ", "exec(", "requests.post(", "$(", "a word\n", "nc 1.2.3.x ", '<p style="/*', "a:\n", "[", "{",
 ]  # fmt: skip
 SIZE = 6_000
 
