@@ -53,6 +53,32 @@ RULES: Final[tuple[Rule, ...]] = (
         good=ex("0.19", **_ROUTER_GRAPH, **_MOE),
     ),
     Rule(
+        id="cg-legacy-switches",
+        severity="error",
+        raised="config",
+        title="the old graph switches beside each other or beside cuda_graph_impl: refused",
+        revisions=since("0.15"),
+        when=lambda c: (
+            (bool(c.model.enable_cuda_graph) or bool(c.model.external_cuda_graph))
+            and (
+                c.model.cuda_graph_impl != "none"
+                or (bool(c.model.enable_cuda_graph) and bool(c.model.external_cuda_graph))
+            )
+        ),
+        message="enable_cuda_graph={m.enable_cuda_graph} and external_cuda_graph="
+        "{m.external_cuda_graph} exclude each other and cuda_graph_impl={m.cuda_graph_impl}",
+        fields=(
+            "model.enable_cuda_graph",
+            "model.external_cuda_graph",
+            "model.cuda_graph_impl",
+        ),
+        fix=no_graph,
+        advice="name the implementation once, in model.cuda_graph_impl",
+        source=Source(terms=("external_cuda_graph", "cuda_graph_impl", "Do not use")),
+        bad=ex("0.15", enable_cuda_graph=True, external_cuda_graph=True),
+        good=ex("0.15", **_TE, cuda_graph_scope=("attn",)),
+    ),
+    Rule(
         id="cg-impl-value",
         severity="error",
         raised="config",

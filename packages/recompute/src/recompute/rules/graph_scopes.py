@@ -115,16 +115,6 @@ def no_graph(case: Case) -> Edit:
 
 
 _CHECKS: Final[tuple[tuple[str, Check], ...]] = (
-    (
-        "enable_cuda_graph and external_cuda_graph exclude each other and cuda_graph_impl",
-        lambda c: (
-            (bool(c.model.enable_cuda_graph) and bool(c.model.external_cuda_graph))
-            or (
-                (bool(c.model.enable_cuda_graph) or bool(c.model.external_cuda_graph))
-                and c.model.cuda_graph_impl != "none"
-            )
-        ),
-    ),
     ("cuda_graph_scope and cuda_graph_modules cannot both be set", _both_given),
     ("the scope names a region that Megatron does not have", _unknown),
     (
