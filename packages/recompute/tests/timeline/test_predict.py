@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
+from recompute.config.schema import PeftConfig
 from recompute.timeline.predict import Predictor
 from recompute.timeline.types import Phase
 
@@ -102,3 +105,54 @@ def test_saved_shards_shrink_the_checkpoints() -> None:
     stream = 8192 * 4096 * 2
     difference = whole.activation_bytes_after_forward - sharded.activation_bytes_after_forward
     assert difference == 8 * stream * 3 // 4
+
+
+MOE = {
+    **SMALL,
+    "num_moe_experts": 8,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 256,
+    "moe_grouped_gemm": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_permute_fusion": True,
+    "seq_length": 256,
+}
+
+
+def test_a_hot_rank_holds_more() -> None:
+    even = Predictor(job(**MOE)).predict(selective())
+    hot = Predictor(job(**MOE), expert_load=2.0).predict(selective())
+    assert hot.hot.peak.peak_bytes > even.hot.peak.peak_bytes
+    texts = [a.text for p in (even, hot) for a in p.assumptions if a.id == "expert-load"]
+    assert texts == [
+        "every rank gets an equal share of the routed tokens",
+        "the hot rank gets 2 times its share of the routed tokens",
+    ]
+
+
+def test_mtp_depths_stand_on_the_last_rank_and_are_labelled_layers() -> None:
+    fields = {**SMALL, "seq_length": 256, "mtp_num_layers": 1, "pipeline_model_parallel_size": 2}
+    rows = Predictor(megatron_job(gpus=2, batch=8, **fields)).predict(selective()).ranks
+    plain = {**fields, "mtp_num_layers": None}
+    without = Predictor(megatron_job(gpus=2, batch=8, **plain)).predict(selective()).ranks
+    assert rows[0].static.parameters == without[0].static.parameters
+    assert rows[1].static.parameters > without[1].static.parameters
+    assert rows[1].peak.peak_bytes > without[1].peak.peak_bytes
+    counts = Predictor(megatron_job(gpus=2, batch=8, **fields)).active_layers()
+    assert counts["mlp"] == 6 + 1
+
+
+def test_block_leaves_mtp_depths_alone_and_uniform_does_not() -> None:
+    fields = {**SMALL, "seq_length": 256, "mtp_num_layers": 1}
+    predictor = Predictor(job(**fields))
+    block, uniform = (predictor.predict(c).hot for c in (full("block", 99), full("uniform", 1)))
+    assert dict(block.replay.flops)["gemm"] < dict(uniform.replay.flops)["gemm"]
+
+
+def test_a_frozen_base_saves_less_and_has_no_states() -> None:
+    small = job(**SMALL, seq_length=256)
+    whole = Predictor(small).predict(selective()).hot
+    lora = Predictor(replace(small, peft=PeftConfig(dim=8))).predict(selective()).hot
+    assert lora.static.optimizer < whole.static.optimizer / 10
+    assert lora.static.parameters > whole.static.parameters
+    assert lora.activation_bytes_after_forward < whole.activation_bytes_after_forward

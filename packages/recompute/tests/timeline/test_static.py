@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recompute.config.schema import DdpConfig, OptimizerConfig
+from recompute.config.schema import DdpConfig, FrameworkConfig, OptimizerConfig
 from recompute.timeline.static import (
     ParameterCount,
     microbatches_of,
@@ -84,3 +84,27 @@ def test_experts_are_sharded_by_their_own_group() -> None:
 
 def test_microbatches_of_a_step() -> None:
     assert microbatches_of(megatron_job(gpus=2, batch=32)) == 8
+
+
+def test_narrow_moments_are_copied_before_the_kernel_reads_them() -> None:
+    aware = OptimizerConfig(
+        use_precision_aware_optimizer=True, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"
+    )
+    given = replace(megatron_job(), optimizer=aware)
+    old = replace(given, framework=FrameworkConfig(transformer_engine="2.13"))
+    assert state_bytes(old, COUNT).step_transient == 8 * COUNT.total
+    new = replace(given, framework=FrameworkConfig(transformer_engine="2.14.0"))
+    assert state_bytes(new, COUNT).step_transient == 0
+    by_core = replace(given, framework=FrameworkConfig(megatron_core="0.16"))
+    assert state_bytes(by_core, COUNT).step_transient == 8 * COUNT.total
+
+
+def test_frozen_parameters_have_neither_gradient_nor_state() -> None:
+    count = ParameterCount(dense=10, expert=0, frozen=1000)
+    static = state_bytes(megatron_job(), count).static
+    assert (static.parameters, static.gradients, static.optimizer) == (2020, 40, 120)
+
+
+def test_fp8_parameters_take_one_byte() -> None:
+    count = ParameterCount(dense=1000, expert=0, one_byte=900)
+    assert state_bytes(megatron_job(), count).static.parameters == 1100

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, ModelConfig
+from recompute.config.versions import core_at_least, transformer_engine_at_least
 
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of one element."""
@@ -139,30 +139,10 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
         expert_load=expert_load,
         blackwell=(job.hardware.gpu or "").lower() in BLACKWELL,
-        permutes_by_sort=_from_release(job, (0, 17)),
-        norms_whole_query=_from_release(job, (0, 19)),
-        loss_overwrites_logits=not _copies_logits(job),
+        permutes_by_sort=core_at_least(job, (0, 17)),
+        norms_whole_query=core_at_least(job, (0, 19)),
+        loss_overwrites_logits=not transformer_engine_at_least(job, (2, 20)),
     )
-
-
-def _from_release(job: JobConfig, first: tuple[int, int]) -> bool:
-    """Say whether the job's Megatron Core is a release or later; unknown is the newest."""
-    return _at_least(job.framework.megatron_core, first)
-
-
-def _at_least(version: str | None, first: tuple[int, int]) -> bool:
-    found = re.match(r"(?:core_v)?(\d+)\.(\d+)", version) if version else None
-    return found is None or (int(found[1]), int(found[2])) >= first
-
-
-def _copies_logits(job: JobConfig) -> bool:
-    """Say whether fused cross entropy copies the logits: Transformer Engine 2.20 and later.
-
-    Without its version, the one of Megatron Core's time is assumed: core 0.19 came with 2.20.
-    """
-    if job.framework.transformer_engine is not None:
-        return _at_least(job.framework.transformer_engine, (2, 20))
-    return _from_release(job, (0, 19))
 
 
 def expert_tensor_parallel(model: ModelConfig) -> int:

@@ -30,11 +30,14 @@ class LayerBook:
         microbatches: Micro-batches of one step; with one and no DDP wrapper, weight gradients
             appear during backward, with more they are there from the second backward on.
         composition: Keep what is alive, for reports.
+        expert_load: Routed tokens that arrive at a rank over their mean.
     """
 
-    def __init__(self, job: JobConfig, microbatches: int, *, composition: bool) -> None:
+    def __init__(
+        self, job: JobConfig, microbatches: int, *, composition: bool, expert_load: float = 1.0
+    ) -> None:
         self.job = job
-        self.shape = shape_of(job)
+        self.shape = shape_of(job, expert_load=expert_load)
         self.composition = composition
         self.policy = GradPolicy(
             appear_in_backward=job.ddp is None and microbatches == 1,
@@ -166,21 +169,22 @@ class LayerBook:
         return [
             (
                 layer.kind,
-                self.active(layer.kind, self._labels(layer, choice, index=len(chunk.layers))),
+                self.active(layer.kind, self._labels(layer, choice, index=None)),
             )
             for layer in chunk.mtp
         ]
 
     def _labels(
-        self, layer: PlacedLayer, choice: RecomputeChoice, *, index: int
+        self, layer: PlacedLayer, choice: RecomputeChoice, *, index: int | None
     ) -> tuple[str, ...]:
-        """Return what a choice asks of the layer at a place of its chunk."""
+        """Return what a choice asks of the layer at a place of its chunk, ``None`` for MTP."""
         if choice.per_layer is not None:
             spans = (s.modules for s in choice.per_layer if s.first <= layer.number <= s.last)
             return next(spans, ())
         if choice.recompute_granularity != FULL:
             return tuple(m for m in choice.recompute_modules if m != FULL)
-        whole = choice.recompute_method == "uniform" or index < (choice.recompute_num_layers or 0)
+        counted = index is not None and index < (choice.recompute_num_layers or 0)
+        whole = choice.recompute_method == "uniform" or counted
         return (FULL,) if whole else ()
 
     def layer_units(self, chunk: Chunk, choice: RecomputeChoice) -> list[Unit]:

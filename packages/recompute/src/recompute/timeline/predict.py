@@ -62,16 +62,18 @@ class Predictor:
 
     Args:
         job: A complete, normalised job.
+        expert_load: Routed tokens that arrive at the hot rank over their mean; 1 is balance.
 
     Raises:
         UnsupportedError: The job holds a layer or setting that is not modelled.
     """
 
-    def __init__(self, job: JobConfig) -> None:
+    def __init__(self, job: JobConfig, *, expert_load: float = 1.0) -> None:
         self.job = job
+        self.expert_load = expert_load
         self.microbatches = microbatches_of(job)
         self.stages = stages_of(job)
-        self._book = LayerBook(job, self.microbatches, composition=False)
+        self._book = self._make_book(composition=False)
         self._detailed: LayerBook | None = None
         self._states = [self._state(stage) for stage in self.stages]
         self._schedules = [self._schedule(stage) for stage in self.stages]
@@ -103,7 +105,18 @@ class Predictor:
             if signature not in replays:
                 replays[signature] = total([(book.stage_replay(stage, choice), self.microbatches)])
             ranks.append(self._rank(stage, parts, replays[signature], composition=composition))
-        return Prediction(choice=choice, ranks=tuple(ranks), assumptions=ASSUMPTIONS)
+        return Prediction(choice=choice, ranks=tuple(ranks), assumptions=self._assumptions())
+
+    def _assumptions(self) -> tuple[Assumption, ...]:
+        model = self.job.model
+        if model.num_moe_experts is None or model.moe_router_force_load_balancing:
+            return ASSUMPTIONS
+        text = (
+            "every rank gets an equal share of the routed tokens"
+            if self.expert_load == 1.0
+            else f"the hot rank gets {self.expert_load:g} times its share of the routed tokens"
+        )
+        return (*ASSUMPTIONS, Assumption(id="expert-load", text=text))
 
     def active_layers(self) -> dict[str, int]:
         """Count the layers of all ranks on which each label does anything; labels without one are absent."""
@@ -144,9 +157,14 @@ class Predictor:
 
     # --- shared parts
 
+    def _make_book(self, *, composition: bool) -> LayerBook:
+        return LayerBook(
+            self.job, self.microbatches, composition=composition, expert_load=self.expert_load
+        )
+
     def _detail(self) -> LayerBook:
         if self._detailed is None:
-            self._detailed = LayerBook(self.job, self.microbatches, composition=True)
+            self._detailed = self._make_book(composition=True)
         return self._detailed
 
     def _signature(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> object:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, OptimizerConfig
+from recompute.config.versions import transformer_engine_at_least
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Op, OpClass
 from recompute.timeline.types import StaticBytes
@@ -142,6 +143,7 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
         shard = -(-count.dense // dense) + -(-count.expert // expert)
         states = optimizer_bytes_per_parameter(job.optimizer, dtype) * shard
         transient = _gradient_copy(job.optimizer, gradient, dtype) * shard
+        transient += _moment_copies(job, max(-(-count.dense // dense), -(-count.expert // expert)))
     return StateBytes(
         static=StaticBytes(
             parameters=dtype * (count.total + count.frozen) - (dtype - 1) * count.one_byte,
@@ -191,6 +193,22 @@ def _gradient_copy(optimizer: OptimizerConfig, gradient: int, parameter: int) ->
     if optimizer.use_precision_aware_optimizer or gradient == 4 or parameter == 4:
         return 0
     return 4
+
+
+def _moment_copies(job: JobConfig, parameters: int) -> int:
+    """Bytes of the FP32 copies that the step makes of narrow moments.
+
+    Of all parameters of one optimizer at a time (dense and experts have one each). From Transformer
+    Engine 2.14 on the kernel reads bfloat16 moments itself when both are that
+    (TransformerEngine 459e7cf49 transformer_engine/pytorch/optimizers/fused_adam.py ``fuse_unscale``).
+    """
+    optimizer = job.optimizer
+    if optimizer is None or not optimizer.use_precision_aware_optimizer:
+        return 0
+    moments = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
+    if moments == ("bf16", "bf16") and transformer_engine_at_least(job, (2, 14)):
+        return 0
+    return sum(4 for moment in moments if moment != "fp32") * parameters
 
 
 def _other(job: JobConfig) -> int:
