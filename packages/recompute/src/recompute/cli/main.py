@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "check": ("recompute.cli.check", "check the settings against a Megatron Core revision"),
     "explain": ("recompute.cli.explain", "peak per rank and phase, and what each label would do"),
     "plan": ("recompute.cli.plan", "choose the cheapest recompute that fits"),
+    "compare": ("recompute.cli.compare", "hold measured candidates against their control"),
     "diagnose": ("recompute.cli.diagnose", "find why a run went out of memory"),
     "rules": ("recompute.cli.rules", "the rule table, and what changes between revisions"),
     "mcp": ("recompute.cli.mcp", "serve the same commands as tools for agents"),

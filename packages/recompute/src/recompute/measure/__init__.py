@@ -1,0 +1,1 @@
+"""Matched runs: the ledger they are written to, how they are compared, how they are launched."""

@@ -1,0 +1,265 @@
+"""Hold every candidate of a ledger against the control: delta, step time, verdict, prediction.
+
+A candidate passes only after optimizer initialisation and enough steady steps, on every rank and in
+every repeat, with a lower peak than the control's beyond the noise floor, or where the control does not
+fit. Getting further than a control that failed is evidence, not a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from recompute.config.choice import RecomputeChoice
+from recompute.errors import InputError, UnsupportedError
+from recompute.measure.groups import (
+    control_of,
+    differences,
+    groups_of,
+    measured,
+    run_peaks,
+    steady_runs,
+)
+from recompute.measure.row import Outcome
+from recompute.measure.stats import Ratio, overhead, spread
+from recompute.measure.types import (
+    Compared,
+    Comparison,
+    Measured,
+    MeasuredVerdict,
+    NoiseFloor,
+    RunGroup,
+)
+
+if TYPE_CHECKING:
+    from recompute.config.schema import JobConfig
+    from recompute.measure.ledger import Ledger
+    from recompute.timeline.types import Prediction
+
+MIN_STEADY: Final = 3
+"""Steady steps that every rank of every run must have before a candidate can pass."""
+
+STAGES: Final = (
+    "initialization",
+    "data",
+    "model_build",
+    "forward",
+    "loss",
+    "backward",
+    "grad_sync",
+    "optimizer_init",
+    "optimizer_step",
+)
+"""In the order in which a run meets them, to say which of two failures came later."""
+
+
+class PredictsPeaks(Protocol):
+    """What a comparison needs of :class:`recompute.timeline.predict.Predictor`."""
+
+    def predict(self, choice: RecomputeChoice) -> Prediction:
+        """Predict one choice."""
+        ...
+
+
+def compare(
+    ledger: Ledger,
+    *,
+    job: JobConfig | None = None,
+    allow_differences: bool = False,
+    predictor_of: Callable[[JobConfig], PredictsPeaks] | None = None,
+) -> Comparison:
+    """Compare a ledger's candidates with its control.
+
+    Args:
+        ledger: As read.
+        job: The normalized job of the ledger, for predictions.
+        allow_differences: Compare runs that differ in more than the recompute choice, and say in what.
+        predictor_of: What predicts; by default the model's own.
+
+    Raises:
+        InputError: ``no-rows``; ``ledger-differs``: a comparison would not be matched.
+    """
+    groups = groups_of(ledger.rows)
+    if not groups:
+        raise InputError(
+            "no-rows",
+            f"{ledger.root} holds no rows",
+            hint="run recompute measure first",
+            data={"path": ledger.root},
+        )
+    control = control_of(groups)
+    others = [group for group in groups if group is not control]
+    found = {g.candidate: differences(ledger, g, control) for g in others} if control else {}
+    if not allow_differences:
+        _refuse_differences(found)
+    noise = _noise(control)
+    peaks, notes = _predictions(groups, job, predictor_of)
+    base = None if control is None else measured(control, None)
+    held = _Base(group=control, figures=base, noise=noise, predicted=peaks, differences=found)
+    rows = [_compared(group, held) for group in others]
+    if control is None:
+        notes.append("no control: no recompute was not measured, so nothing is compared with it")
+    elif noise.bytes is None:
+        notes.append("no A/A repeat of the control: the noise floor is unknown and taken as 0")
+    return Comparison(
+        root=ledger.root,
+        job=job,
+        control=base,
+        control_predicted_peak_bytes=peaks.get(control.candidate) if control else None,
+        noise=noise,
+        candidates=tuple(rows),
+        environment=ledger.environment,
+        notes=(*ledger.notes, *notes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """What every candidate is held against."""
+
+    group: RunGroup | None
+    figures: Measured | None
+    noise: NoiseFloor
+    predicted: Mapping[str, int]
+    differences: Mapping[str, tuple[str, ...]]
+
+    @property
+    def passed(self) -> bool:
+        return self.figures is not None and self.figures.outcome is Outcome.PASS
+
+
+def _compared(group: RunGroup, base: _Base) -> Compared:
+    figures = measured(group, base.group)
+    delta, ratio = None, None
+    if base.group is not None and base.figures is not None and base.passed:
+        if figures.hot is not None and base.figures.hot is not None and _passed(figures):
+            delta = figures.hot.peak_bytes - base.figures.hot.peak_bytes
+        ratio = overhead(steady_runs(group), steady_runs(base.group))
+    verdict, reason = _verdict(figures, group, base, delta, ratio)
+    other = base.differences.get(group.candidate, ())
+    predicted = None if other else base.predicted.get(group.candidate)
+    before = None if base.group is None else base.predicted.get(base.group.candidate)
+    return Compared(
+        measured=figures,
+        verdict=verdict,
+        reason=reason,
+        peak_delta_bytes=delta,
+        step_time=ratio,
+        predicted_peak_bytes=predicted,
+        predicted_delta_bytes=None if predicted is None or before is None else predicted - before,
+        differences=other,
+    )
+
+
+def _passed(figures: Measured) -> bool:
+    return figures.outcome is Outcome.PASS
+
+
+def _verdict(
+    figures: Measured, group: RunGroup, base: _Base, delta: int | None, ratio: Ratio | None
+) -> tuple[MeasuredVerdict, str]:
+    """Return the verdict and the sentence that gives its reason."""
+    if not _passed(figures):
+        return _failed(figures, base.figures)
+    lacking = _lacking(figures, group)
+    if lacking is None and base.figures is None:
+        lacking = "no control to compare with"
+    if lacking is None and base.passed and delta is None:
+        lacking = "no peak was measured"
+    if lacking is not None or base.figures is None:
+        return MeasuredVerdict.INCOMPLETE, lacking or ""
+    if delta is None:
+        return MeasuredVerdict.PASS, f"completes where the control ends in {base.figures.outcome}"
+    return _judged(delta, ratio, base.noise)
+
+
+def _lacking(figures: Measured, group: RunGroup) -> str | None:
+    """Say what a run that did not fail lacks for a verdict."""
+    if not all(row.final for row in group.rows):
+        return "the run has not ended"
+    if not all(row.optimizer_initialized for row in group.rows):
+        return "optimizer states were not initialised"
+    if figures.steady_steps < MIN_STEADY:
+        return f"{figures.steady_steps} steady step(s), {MIN_STEADY} are needed"
+    if any(len(run) < row.world_size for run in group.runs for row in run):
+        return "rows of some ranks are missing"
+    return None
+
+
+def _judged(delta: int, ratio: Ratio | None, noise: NoiseFloor) -> tuple[MeasuredVerdict, str]:
+    floor = noise.bytes or 0
+    slower = ratio is not None and ratio.low > (noise.fraction or 0.0)
+    if delta < -floor:
+        return MeasuredVerdict.PASS, "the peak is lower than the control's beyond the noise floor"
+    if delta > floor:
+        return MeasuredVerdict.WORSE, "the peak is higher than the control's"
+    if slower:
+        return MeasuredVerdict.WORSE, "the peak is the control's and every step is slower"
+    return MeasuredVerdict.WITHIN_NOISE, "peak and step time are the control's within the noise"
+
+
+def _failed(figures: Measured, base: Measured | None) -> tuple[MeasuredVerdict, str]:
+    where = f" in {figures.stage.replace('_', ' ')}" if figures.stage else ""
+    plain = MeasuredVerdict(figures.outcome.value)
+    if base is None or base.outcome is Outcome.PASS or figures.outcome is not Outcome.OOM:
+        return plain, f"{figures.outcome}{where}"
+    if _progress(figures) > _progress(base):
+        stage = (base.stage or "an unknown stage").replace("_", " ")
+        text = f"gets further than the control, which ends in {stage}, and still ends in {figures.outcome}{where}"
+        return MeasuredVerdict.MOVED_THE_WALL, text
+    return plain, f"{figures.outcome}{where}, as the control"
+
+
+def _progress(figures: Measured) -> tuple[int, int]:
+    stage = figures.stage or ""
+    return figures.steady_steps, STAGES.index(stage) if stage in STAGES else -1
+
+
+def _noise(control: RunGroup | None) -> NoiseFloor:
+    """Measure how far apart equal runs are."""
+    if control is None:
+        return NoiseFloor(bytes=None, fraction=None, repeats=0)
+    peaks = run_peaks(control)
+    return NoiseFloor(
+        bytes=max(peaks) - min(peaks) if len(peaks) > 1 else None,
+        fraction=spread(steady_runs(control)),
+        repeats=len(control.runs),
+    )
+
+
+def _predictions(
+    groups: tuple[RunGroup, ...],
+    job: JobConfig | None,
+    predictor_of: Callable[[JobConfig], PredictsPeaks] | None,
+) -> tuple[dict[str, int], list[str]]:
+    """Predict the peak of every candidate whose choice is known and that torch's allocator counted."""
+    if job is None:
+        return {}, ["the ledger holds no job: nothing is predicted"]
+    if any(row.meter != "cuda" for group in groups for row in group.rows):
+        return {}, [
+            "bytes were not counted by torch's allocator: they are not compared with predictions"
+        ]
+    from recompute.timeline.predict import Predictor
+
+    try:
+        predictor: PredictsPeaks = (predictor_of or Predictor)(job)
+        peaks = {
+            group.candidate: predictor.predict(group.choice).hot.peak.peak_bytes
+            for group in groups
+            if group.choice is not None
+        }
+    except UnsupportedError as error:
+        return {}, [f"no predictions: {error.message}"]
+    return peaks, []
+
+
+def _refuse_differences(found: dict[str, tuple[str, ...]]) -> None:
+    for candidate, names in found.items():
+        if names:
+            raise InputError(
+                "ledger-differs",
+                f"{candidate} differs from the control in more than the recompute choice: {'; '.join(names)[:400]}",
+                hint="measure it again with one change, or pass --allow-differences",
+                data={"candidate": candidate, "differences": list(names)},
+            )

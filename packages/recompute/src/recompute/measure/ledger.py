@@ -1,0 +1,316 @@
+"""A ledger on disk: ``manifest.json``, ``job.yaml`` and append-only ``rows/*.jsonl``. An edge module.
+
+A kill at any moment leaves at most one torn last line per file, which readers pass over and the next
+writer cuts off. Ledgers of one job are merged by copying their row files together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from recompute.errors import InputError, WorldError
+from recompute.measure.row import BadRowError, Row, row_of
+
+SCHEMA: Final = "recompute.ledger/1"
+MAX_LINE: Final = 8 << 20
+MAX_ROWS: Final = 200_000
+MAX_FILES: Final = 20_000
+MAX_MANIFEST: Final = 4 << 20
+JOB_FILE: Final = "job.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What a ledger holds: for each run and rank the row that stands."""
+
+    root: str
+    manifest: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    job_path: str | None = None
+    """The job file inside the ledger, where there is one."""
+    notes: tuple[str, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_ledger(root: str) -> Ledger:
+    """Read a ledger.
+
+    Raises:
+        InputError: ``not-a-ledger``, ``bad-ledger`` (file and line named), ``ledger-conflict``: two
+            files hold different final rows of the same run and rank.
+    """
+    manifest = _manifest(Path(root))
+    notes: list[str] = []
+    rows = _standing(_lines(Path(root, "rows"), notes))
+    environment = manifest.get("environment")
+    job = Path(root, JOB_FILE)
+    return Ledger(
+        root=root,
+        manifest=manifest,
+        rows=rows,
+        job_path=str(job) if _job_is_intact(job, manifest) else None,
+        notes=tuple(notes),
+        environment=environment if isinstance(environment, dict) else {},
+    )
+
+
+def write_manifest(
+    root: str, *, environment: Mapping[str, Any], job_yaml: str | None = None, **more: Any
+) -> None:
+    """Make a ledger, or leave one alone that has the same job.
+
+    Args:
+        root: The folder.
+        environment: Revisions and devices, as far as they are known when the ledger is made.
+        job_yaml: The job as a job file.
+        more: Further fields of the manifest, JSON types.
+
+    Raises:
+        InputError: ``ledger-of-another-job``.
+        WorldError: ``cannot-write``.
+    """
+    digest = None if job_yaml is None else hashlib.sha256(job_yaml.encode()).hexdigest()
+    job = None if digest is None else {"file": JOB_FILE, "sha256": digest}
+    path = Path(root, "manifest.json")
+    if path.exists():
+        held = _manifest(Path(root)).get("job")
+        if held != job:
+            raise InputError(
+                "ledger-of-another-job",
+                f"{root} is the ledger of another job",
+                hint="give --out a new folder",
+                data={"path": root},
+            )
+        return
+    document = {"schema": SCHEMA, "environment": dict(environment), "job": job, **more}
+    with _writing(path):
+        Path(root, "rows").mkdir(parents=True, exist_ok=True)
+        if job_yaml is not None:
+            Path(root, JOB_FILE).write_text(job_yaml, encoding="utf-8")
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps(document, indent=2, sort_keys=False) + "\n", encoding="utf-8")
+        draft.replace(path)
+
+
+class RowWriter:
+    """Appends rows to one file of a ledger; each row is one write.
+
+    Args:
+        root: The ledger.
+        name: The file's stem under ``rows``: one writer per file at a time.
+
+    Raises:
+        WorldError: ``cannot-write``.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        self.path = Path(root, "rows", f"{name}.jsonl")
+        with _writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+            self._file: int | None = os.open(self.path, flags, 0o644)
+            _cut_torn_line(self._file)
+
+    def append(self, row: Row) -> None:
+        """Append a row: safe from this process's death at once, from the machine's after a sync.
+
+        Raises:
+            WorldError: ``cannot-write``, for example when the disk is full; what was written of the row
+                is cut off again.
+        """
+        assert self._file is not None
+        text = json.dumps(row.to_document(), ensure_ascii=False, allow_nan=False) + "\n"
+        data = text.encode()
+        with _writing(self.path):
+            before = os.lseek(self._file, 0, os.SEEK_END)
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.write(self._file, data[written:])
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, before)
+                raise
+
+    def sync(self) -> None:
+        """Bring what was appended to the disk itself."""
+        if self._file is not None:
+            with _writing(self.path):
+                os.fsync(self._file)
+
+    def close(self) -> None:
+        """Sync and close; a second time does nothing."""
+        if self._file is not None:
+            try:
+                self.sync()
+            finally:
+                os.close(self._file)
+                self._file = None
+
+
+def standing(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the row that stands for each run and rank: the last attempt, final before unfinished."""
+    return _standing(("", 0, row) for row in rows)
+
+
+def _standing(rows: Iterable[tuple[str, int, Row]]) -> tuple[Row, ...]:
+    held: dict[tuple[str, str, int, int], tuple[str, int, Row]] = {}
+    for path, number, row in rows:
+        key = (row.id, row.candidate, row.repeat, row.rank)
+        if key not in held:
+            held[key] = (path, number, row)
+            continue
+        other_path, other_number, other = held[key]
+        order, other_order = (row.attempt, row.final), (other.attempt, other.final)
+        if order == other_order and row.final and path != other_path and row != other:
+            _refuse_conflict((path, number), (other_path, other_number), row)
+        if order >= other_order:
+            held[key] = (path, number, row)
+    return tuple(row for _, _, row in held.values())
+
+
+def _refuse_conflict(here: tuple[str, int], there: tuple[str, int], row: Row) -> NoReturn:
+    raise InputError(
+        "ledger-conflict",
+        f"{here[0]}:{here[1]} and {there[0]}:{there[1]} both end run {row.id!r} on rank {row.rank}, differently",
+        hint="rename the runs of one of the two before merging",
+        data={"files": [here[0], there[0]], "id": row.id, "rank": row.rank},
+    )
+
+
+def _manifest(root: Path) -> dict[str, Any]:
+    path = root / "manifest.json"
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_MANIFEST + 1)
+    except OSError as error:
+        raise InputError(
+            "not-a-ledger",
+            f"{root} holds no manifest.json: {error.strerror or error}",
+            hint="name the folder that recompute measure --out wrote",
+            data={"path": str(root)},
+        ) from error
+    if len(data) > MAX_MANIFEST:
+        raise _bad(path, 1, f"longer than {MAX_MANIFEST} bytes")
+    document = _json(path, 1, data)
+    if not isinstance(document, dict):
+        raise _bad(path, 1, "not a JSON object")
+    if document.get("schema") != SCHEMA:
+        raise _bad(path, 1, f"schema is {str(document.get('schema'))[:60]!r}, not {SCHEMA!r}")
+    return document
+
+
+def _job_is_intact(job: Path, manifest: Mapping[str, Any]) -> bool:
+    """Say whether the ledger holds its job.
+
+    Raises:
+        InputError: ``bad-ledger``: the job file is not the one that was measured.
+    """
+    said = manifest.get("job")
+    if not isinstance(said, dict):
+        return False
+    try:
+        digest = hashlib.sha256(job.read_bytes()).hexdigest()
+    except OSError:
+        digest = None
+    if digest != said.get("sha256"):
+        raise _bad(job, 1, "not the job that the manifest names: it was changed or is missing")
+    return True
+
+
+def _lines(folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Row]]:
+    paths = sorted(folder.glob("*.jsonl"))
+    if len(paths) > MAX_FILES:
+        raise _bad(folder, 1, f"more than {MAX_FILES} files")
+    count = 0
+    for path in paths:
+        for number, line in _raw_lines(path):
+            if not line.strip():
+                continue
+            if not line.endswith(b"\n") and _is_torn(line):
+                notes.append(f"{path}:{number}: torn last line passed over")
+                continue
+            count += 1
+            if count > MAX_ROWS:
+                raise _bad(path, number, f"more than {MAX_ROWS} rows")
+            try:
+                yield str(path), number, row_of(_json(path, number, line))
+            except BadRowError as error:
+                raise _bad(path, number, str(error)) from error
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), 1):
+                if len(line) > MAX_LINE:
+                    raise _bad(path, number, f"longer than {MAX_LINE} bytes")
+                yield number, line
+    except OSError as error:
+        raise _bad(path, 1, error.strerror or str(error)) from error
+
+
+def _is_torn(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _json(path: Path, number: int, data: bytes) -> object:
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(data, parse_constant=refuse)
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:
+        reason = str(error)[:120]
+    raise _bad(path, number, f"not JSON: {reason}")
+
+
+def _bad(path: Path, number: int, reason: str) -> InputError:
+    return InputError(
+        "bad-ledger",
+        f"{path}:{number}: {reason}",
+        hint="rows are written by recompute measure and MemoryProbe; see docs/reference/ledger.md",
+        data={"path": str(path), "line": number},
+    )
+
+
+def _cut_torn_line(file: int) -> None:
+    """Cut off what a killed writer left of a last line: no reader ever counted it."""
+    end = os.lseek(file, 0, os.SEEK_END)
+    keep = end
+    while keep:
+        start = max(0, keep - 65536)
+        block = os.pread(file, keep - start, start)
+        at = block.rfind(b"\n")
+        if at >= 0:
+            keep = start + at + 1
+            break
+        keep = start
+    if keep < end:
+        os.ftruncate(file, keep)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WorldError(
+            "cannot-write",
+            f"cannot write {path}: {error.strerror or error}",
+            hint="free the disk or give another folder; rows written so far are kept",
+            data={"path": str(path)},
+        ) from error

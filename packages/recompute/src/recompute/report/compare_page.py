@@ -1,0 +1,112 @@
+"""A comparison as a page: the table, measured against predicted, phases, and ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from recompute.report.compare_text import compare_text
+from recompute.report.page import new_figure, page, preformatted, svg
+from recompute.units import GIB
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from recompute.measure.types import Compared, Comparison, Measured
+
+COLORS: Final = {"pass": "#2a6f97", "within noise": "#7d8597"}
+OTHER: Final = "#c8553d"
+BARS: Final = 24
+"""Candidates, and ranks, drawn at most."""
+
+
+def compare_page(comparison: Comparison) -> str:
+    """Return the page of a comparison."""
+    sections = [("Answer", preformatted(compare_text(comparison)))]
+    if any(row.step_time is not None and row.measured.hot for row in comparison.candidates):
+        sections.append(("Peak against step time", pareto_svg(comparison)))
+    if shown := _shown(comparison):
+        sections.append(("Highest allocation of each phase", phases_svg(shown)))
+        if any(len(figures.ranks) > 1 for figures in shown):
+            sections.append(("Peak of each rank", ranks_svg(shown)))
+    return page(f"Measured recompute: {comparison.root}", tuple(sections))
+
+
+def pareto_svg(comparison: Comparison) -> str:
+    """Draw every candidate with its interval; a ring where the prediction puts its peak."""
+    figure = new_figure(9.5, 5.2)
+    axes = figure.add_subplot()
+    control = comparison.control
+    if control is not None and control.hot is not None:
+        axes.scatter([0], [control.hot.peak_bytes / GIB], color="#1b1b1b", s=30, label="control")
+        axes.annotate(
+            control.candidate,
+            (0, control.hot.peak_bytes / GIB),
+            xytext=(5, 5),
+            textcoords="offset points",
+            fontsize=7,
+        )
+    for row in comparison.candidates:
+        _point(axes, row)
+    axes.set_xlabel("step time over the control, % (95% interval); ring: predicted peak")
+    axes.set_ylabel("highest allocated peak, GiB")
+    axes.spines[["top", "right"]].set_visible(False)
+    return svg(figure)
+
+
+def _point(axes: Axes, row: Compared) -> None:
+    hot, ratio = row.measured.hot, row.step_time
+    if hot is None or ratio is None:
+        return
+    x, y = ratio.overhead * 100, hot.peak_bytes / GIB
+    color = COLORS.get(row.verdict.value, OTHER)
+    errors = [[x - ratio.low * 100], [ratio.high * 100 - x]]
+    axes.errorbar([x], [y], xerr=errors, fmt="o", color=color, ms=4, lw=1)
+    axes.annotate(
+        row.measured.candidate[:24],
+        (x, y),
+        xytext=(5, 5),
+        textcoords="offset points",
+        fontsize=7,
+    )
+    if row.predicted_peak_bytes is not None:
+        spot = row.predicted_peak_bytes / GIB
+        axes.scatter([x], [spot], s=50, facecolors="none", edgecolors="#1b1b1b", lw=0.7)
+
+
+def phases_svg(shown: list[Measured]) -> str:
+    """Draw the highest allocation of each phase, one row of bars for each candidate."""
+    figure = new_figure(9.5, 0.7 + 0.42 * len(shown))
+    axes = figure.add_subplot()
+    names = list(dict.fromkeys(name for figures in shown for name, _ in figures.phases))
+    height = 0.8 / max(1, len(names))
+    for index, name in enumerate(names):
+        sizes = [dict(figures.phases).get(name, 0) / GIB for figures in shown]
+        spots = [row + (index - (len(names) - 1) / 2) * height for row in range(len(shown))]
+        axes.barh(spots, sizes, height=height, label=name.replace("_", " "))
+    axes.set_yticks(range(len(shown)), [figures.candidate[:28] for figures in shown], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("GiB")
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    return svg(figure)
+
+
+def ranks_svg(shown: list[Measured]) -> str:
+    """Draw the peak of every rank, one line for each candidate."""
+    figure = new_figure(9.5, 4.2)
+    axes = figure.add_subplot()
+    for figures in shown[:BARS]:
+        ranks = [rank.rank for rank in figures.ranks]
+        peaks = [rank.peak_bytes / GIB for rank in figures.ranks]
+        axes.plot(ranks, peaks, marker="o", ms=3, lw=1, label=figures.candidate[:28])
+    axes.set_xlabel("rank")
+    axes.set_ylabel("highest allocated peak, GiB")
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    return svg(figure)
+
+
+def _shown(comparison: Comparison) -> list[Measured]:
+    every = [] if comparison.control is None else [comparison.control]
+    every += [row.measured for row in comparison.candidates]
+    return [figures for figures in every if figures.ranks][:BARS]

@@ -1,0 +1,251 @@
+"""Verdicts of matched runs, each with its reason, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recompute.errors import InputError
+from recompute.measure.compare import compare
+from recompute.measure.ledger import read_ledger
+from recompute.measure.row import Outcome, PhaseBytes, Row
+from recompute.measure.types import Compared, MeasuredVerdict
+
+from .rows import GIB, ledger, row
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "ledger"
+AA = (row("[]"), row("[]", repeat=1, peak=10 * GIB + 1000, slow=1.01))
+"""The control and its repeat."""
+
+
+def only(tmp_path: Path, *rows: Row, **options: Any) -> Compared:
+    answer = compare(read_ledger(ledger(tmp_path / "l", rows)), **options)
+    (found,) = answer.candidates
+    return found
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdict"),
+    [
+        (row("[mlp]", peak=8 * GIB, slow=1.2), MeasuredVerdict.PASS),
+        (row("[mlp]", peak=10 * GIB + 500), MeasuredVerdict.WITHIN_NOISE),
+        (row("[mlp]", peak=10 * GIB + 500, slow=1.2), MeasuredVerdict.WORSE),
+        (row("[mlp]", peak=11 * GIB, slow=0.9), MeasuredVerdict.WORSE),
+        (row("[mlp]", peak=8 * GIB, optimizer_initialized=False), MeasuredVerdict.INCOMPLETE),
+        (row("[mlp]", peak=8 * GIB, warmup_steps=3), MeasuredVerdict.INCOMPLETE),
+        (row("[mlp]", peak=8 * GIB, final=False), MeasuredVerdict.INCOMPLETE),
+        (row("[mlp]", peak=8 * GIB, world_size=2), MeasuredVerdict.INCOMPLETE),
+        (row("[mlp]", outcome=Outcome.OOM, stage="loss"), MeasuredVerdict.OOM),
+        (row("[mlp]", outcome=Outcome.HANG), MeasuredVerdict.HANG),
+        (row("[mlp]", outcome=Outcome.CRASH), MeasuredVerdict.CRASH),
+        (row("[mlp]", outcome=Outcome.NONFINITE), MeasuredVerdict.NONFINITE),
+    ],
+)
+def test_verdicts_against_a_control_that_fits(
+    tmp_path: Path, candidate: Row, verdict: MeasuredVerdict
+) -> None:
+    rows = [*AA, candidate]
+    if candidate.world_size == 2:
+        rows = [row("[]", world_size=2), candidate]
+    assert only(tmp_path, *rows).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdict"),
+    [
+        (row("[mlp]", outcome=Outcome.OOM, stage="backward"), MeasuredVerdict.OOM),
+        (row("[mlp]", outcome=Outcome.OOM, stage="forward", step_seconds=()), MeasuredVerdict.OOM),
+        (row("[mlp]", outcome=Outcome.OOM, stage="optimizer_init"), MeasuredVerdict.MOVED_THE_WALL),
+        (row("[mlp]"), MeasuredVerdict.PASS),
+    ],
+)
+def test_verdicts_against_a_control_that_runs_out_of_memory(
+    tmp_path: Path, candidate: Row, verdict: MeasuredVerdict
+) -> None:
+    none = {"step_seconds": (), "warmup_steps": 0}
+    control = row("[]", outcome=Outcome.OOM, stage="backward", **none)
+    if candidate.outcome is Outcome.OOM:
+        candidate = row("[mlp]", outcome=Outcome.OOM, stage=candidate.stage, **none)
+    found = only(tmp_path, control, candidate)
+    assert found.verdict is verdict
+    assert found.peak_delta_bytes is None
+    assert found.step_time is None
+
+
+def test_more_steps_than_the_control_also_move_the_wall(tmp_path: Path) -> None:
+    control = row("[]", outcome=Outcome.OOM, stage="backward", step_seconds=(1.0,))
+    later = row("[mlp]", outcome=Outcome.OOM, stage="forward")
+    assert only(tmp_path, control, later).verdict is MeasuredVerdict.MOVED_THE_WALL
+
+
+def test_figures(tmp_path: Path) -> None:
+    found = only(tmp_path, *AA, row("[mlp]", peak=8 * GIB, slow=1.2))
+    assert found.peak_delta_bytes == 8 * GIB - (10 * GIB + 1000)
+    assert found.step_time is not None
+    assert found.step_time.overhead == pytest.approx(1.2 / 1.01**0.5 - 1, abs=1e-3)
+    assert found.measured.reserved_peak_bytes == 8 * GIB + 5
+    assert found.measured.steady_steps == 4
+
+
+def test_the_noise_floor_comes_from_the_repeats(tmp_path: Path) -> None:
+    noise = compare(read_ledger(ledger(tmp_path / "a", AA))).noise
+    assert noise.bytes == 1000
+    assert noise.fraction == pytest.approx(0.01)
+    alone = compare(read_ledger(ledger(tmp_path / "b", AA[:1])))
+    assert alone.noise.bytes is None
+    assert any("no A/A repeat" in note for note in alone.notes)
+
+
+def test_the_hot_rank_and_the_slowest_rank_count(tmp_path: Path) -> None:
+    def ranks(candidate: str, peaks: tuple[int, int], slow: float) -> list[Row]:
+        both = ((0, peaks[0], 1.0), (1, peaks[1], slow))
+        return [row(candidate, rank=r, peak=p, slow=s, world_size=2) for r, p, s in both]
+
+    rows = [*ranks("[]", (9 * GIB, 10 * GIB), 1.5), *ranks("[mlp]", (8 * GIB, 7 * GIB), 1.8)]
+    found = only(tmp_path, *rows)
+    assert found.measured.hot is not None
+    assert (found.measured.hot.rank, found.measured.hot.phase) == (0, "forward")
+    assert found.peak_delta_bytes == -2 * GIB
+    assert [r.delta_bytes for r in found.measured.ranks] == [-GIB, -3 * GIB]
+    assert found.step_time is not None
+    assert found.step_time.overhead == pytest.approx(0.2)
+
+
+def test_one_rank_that_fails_fails_the_run(tmp_path: Path) -> None:
+    rows = [row("[]", rank=r, world_size=2) for r in (0, 1)]
+    rows += [
+        row("[mlp]", rank=0, world_size=2, outcome=Outcome.CRASH, stage="backward"),
+        row("[mlp]", rank=1, world_size=2, outcome=Outcome.OOM, stage="loss"),
+    ]
+    found = only(tmp_path, *rows)
+    assert (found.verdict, found.measured.stage) == (MeasuredVerdict.OOM, "loss")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"overrides": ("train.micro_batch_size=1",)}, "train.micro_batch_size: not said -> 1"),
+        ({"environment": {"torch": "2.0"}}, "torch: not said -> 2.0"),
+        ({"environment": {"gpu": "NVIDIA B200"}}, "gpu: NVIDIA H200 -> NVIDIA B200"),
+        ({"world_size": 2}, "world_size: 1 -> 2"),
+        ({"meter": "host-rss"}, "meter: cuda -> host-rss"),
+    ],
+)
+def test_more_than_one_difference_is_refused_and_named(
+    tmp_path: Path, fields: dict[str, Any], named: str
+) -> None:
+    held = read_ledger(ledger(tmp_path / "l", [*AA, row("[mlp]", **fields)]))
+    with pytest.raises(InputError) as error:
+        compare(held)
+    assert error.value.code == "ledger-differs"
+    assert named in error.value.message
+    assert named in compare(held, allow_differences=True).candidates[0].differences
+
+
+def test_recompute_overrides_are_the_one_difference(tmp_path: Path) -> None:
+    overrides = ("model.recompute_granularity=selective", "model.recompute_modules=[mlp]")
+    found = only(tmp_path, *AA, row("[mlp]", peak=8 * GIB, overrides=overrides))
+    assert found.verdict is MeasuredVerdict.PASS
+
+
+def test_without_a_control_nothing_passes(tmp_path: Path) -> None:
+    answer = compare(
+        read_ledger(
+            ledger(tmp_path / "l", [row("[mlp]", control_id=None), row("[moe]", control_id=None)])
+        )
+    )
+    assert answer.control is None
+    assert not answer.any_passes
+
+
+def test_a_leak_and_an_inactive_label_are_said(tmp_path: Path) -> None:
+    seen = {"recompute_granularity": "selective", "per_layer": []}
+    found = only(
+        tmp_path,
+        *AA,
+        row("[mlp]", peak=8 * GIB, growth_bytes_per_step=1 << 20, recompute_seen=seen),
+    )
+    text = " ".join(found.measured.notes)
+    assert "grows by 1048576 bytes" in text
+    assert "not active on any layer" in text
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        compare(read_ledger(ledger(tmp_path / "l", [])))
+    assert error.value.code == "no-rows"
+
+
+# --- the command, on real rows of an H200
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recompute", "compare", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_example_ledger_of_an_h200(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = run(str(EXAMPLE), "--json", "--html", str(page))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document)[:2] == ["schema", "job"]
+    assert document["schema"] == "recompute.compare/1"
+    assert document["control"]["repeats"] == 3
+    assert 0 < document["noise_floor"]["fraction"] < 0.02
+    rows = {row["candidate"]: row for row in document["candidates"]}
+    assert len(rows) == 25
+    assert rows["[core_attn]"]["verdict"] == "worse"
+    assert rows["[mlp]"]["verdict"] == "pass"
+    assert rows["[mlp]"]["choice"]["recompute_modules"] == ["mlp"]
+    assert rows["[mlp]"]["peak_delta_bytes"] == pytest.approx(-4.9 * GIB, rel=0.01)
+    low, high = rows["[mlp]"]["interval"]
+    assert low < rows["[mlp]"]["step_time_overhead"] < high
+    assert all(abs(row["prediction_error"]) < 0.005 for row in rows.values())
+    assert all(
+        abs(row["predicted_delta_bytes"] - row["peak_delta_bytes"]) < 0.11 * GIB
+        for row in rows.values()
+    )
+    html = page.read_text("utf-8")
+    assert html.count("<svg") == 2
+    assert "<script" not in html
+
+
+def test_a_table_for_a_pull_request() -> None:
+    done = run(str(EXAMPLE), "--format", "markdown")
+    lines = done.stdout.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 26
+    assert len({line.count("|") - line.count("\\|") for line in table}) == 1
+    assert any(line.startswith("| `[mlp]` | **pass** |") for line in table)
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    worse = ledger(tmp_path / "a", [*AA, row("[mlp]", peak=12 * GIB)])
+    assert run(worse).returncode == 1
+    assert run(str(tmp_path)).returncode == 2
+    differs = ledger(tmp_path / "b", [*AA, row("[mlp]", overrides=("train.seed=1",))])
+    done = run(differs, "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["code"] == "ledger-differs"
+    assert run(differs, "--allow-differences").returncode == 1
+
+
+def test_names_from_a_ledger_are_escaped(tmp_path: Path) -> None:
+    name = "<script>|`x`\n\x1b[2J"
+    phases = (PhaseBytes(phase="<b>", allocated_peak_bytes=1, reserved_peak_bytes=1),)
+    rows = [*AA, row(name, phases=phases, message="<img src=x>|a")]
+    root = ledger(tmp_path / "l", rows)
+    page = tmp_path / "page.html"
+    done = run(root, "--format", "markdown", "--html", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "<script" not in page.read_text("utf-8")
+    assert "<img" not in done.stdout
+    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len({line.count("|") - line.count("\\|") for line in table}) == 1
+    assert "\x1b" not in run(root).stdout
