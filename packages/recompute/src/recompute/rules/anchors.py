@@ -8,6 +8,7 @@ changes when the condition changes and not when the wording does.
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -108,16 +109,24 @@ def _bare(node: ast.stmt) -> str:
     return ast.unparse(node)
 
 
+class _NoMessages(ast.NodeTransformer):
+    """Takes formatted strings out: they are messages, and Python versions write them differently."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Constant:
+        """Return an empty text in place of a formatted string."""
+        return ast.copy_location(ast.Constant(value=""), node)
+
+
 def _plain(node: ast.FunctionDef | ast.ClassDef) -> ast.FunctionDef | ast.ClassDef:
-    """Return a copy without docstrings."""
-    copy = ast.parse(ast.unparse(node)).body[0]
-    assert isinstance(copy, ast.FunctionDef | ast.ClassDef)
-    for inner in ast.walk(copy):
+    """Return a copy without docstrings and formatted strings."""
+    copied = copy.deepcopy(node)
+    _NoMessages().visit(copied)
+    for inner in ast.walk(copied):
         body = getattr(inner, "body", None)
         if isinstance(body, list):
             kept = [child for child in body if not _is_text(child)]
             inner.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
-    return copy
+    return copied
 
 
 def _is_text(node: ast.AST) -> bool:
