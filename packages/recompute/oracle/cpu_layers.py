@@ -93,7 +93,7 @@ class _Absent:
     """A class that Transformer Engine would bring."""
 
 
-class _LatentCore(DotProductAttention):
+class LatentCore(DotProductAttention):
     """Core attention that takes the widths MLA hands it; Megatron's own local one refuses them."""
 
     def __init__(
@@ -231,7 +231,7 @@ def _layer(
         normalization=config.normalization,
     )
     if is_latent:
-        spec.submodules.self_attention.submodules.core_attention = _LatentCore
+        spec.submodules.self_attention.submodules.core_attention = LatentCore
     layer = build_module(spec, config=config, layer_number=1).train()
     mask = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool), 1)
     arguments: dict[str, Any] = {"attention_mask": mask}

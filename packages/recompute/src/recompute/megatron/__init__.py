@@ -1,1 +1,24 @@
-"""The edge that meets torch and Megatron Core, inside the user's own environment."""
+"""The edge that meets torch and Megatron Core, inside the user's own environment.
+
+``apply(model, plan)`` puts a per-layer plan on a built model; ``MemoryProbe`` writes what a run did to a
+ledger. Both are imported on first use; neither is needed for planning.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from recompute.megatron.apply import apply as apply
+
+_PUBLIC: Final = {"apply": "recompute.megatron.apply", "read_back": "recompute.megatron.boundaries"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value

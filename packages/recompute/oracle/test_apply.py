@@ -1,0 +1,259 @@
+"""Plans put on real models: gradients are those of the unpatched model, and memory is that of the label."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from recompute.config.choice import LayerSpan, RecomputeChoice, selective
+from recompute.errors import InputError
+from recompute.megatron import apply, read_back
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cpu_layers
+import cpu_model
+
+MODELS: Final = {
+    "dense": cpu_model.DENSE,
+    "gpt3": cpu_model.GPT3,
+    "moe": cpu_model.MOE,
+    "latent": cpu_model.LATENT,
+}
+PLANS: Final[dict[str, list[str]]] = {
+    "dense": [
+        "[core_attn]",
+        "[mlp]",
+        "[layernorm]",
+        "[core_attn,layernorm,mlp]",
+        "full/uniform/1",
+        "per-layer/0-1=mlp/3-3=core_attn+layernorm",
+        "per-layer/0-0=full/1-2=mlp_act",
+        "per-layer/0-3=mlp_act+layernorm+core_attn",
+    ],
+    "gpt3": ["[core_attn]", "[layernorm]", "per-layer/0-0=full/1-1=mlp_act+core_attn"],
+    "moe": [
+        "[moe]",
+        "[shared_experts,layernorm]",
+        "[mlp]",
+        "per-layer/0-0=mlp/1-1=moe/2-2=shared_experts",
+        "per-layer/1-1=full",
+    ],
+    "latent": [
+        "[mla_up_proj]",
+        "[mla_up_proj,core_attn,layernorm,mlp]",
+        "per-layer/1-1=mla_up_proj",
+    ],
+}
+CASES: Final = [(name, plan) for name, plans in PLANS.items() for plan in plans]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with cpu_layers.on_cpu(tmp_path_factory.mktemp("group")):
+        yield
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_gradients_are_bitwise_those_of_the_unpatched_model(
+    name: str, plan: str, *, dropout: bool
+) -> None:
+    model = cpu_model.build(MODELS[name], **(cpu_model.DROPOUT if dropout else {}))
+    before = cpu_model.gradients(model)
+    applied = apply(model, plan)
+    assert applied.layers
+    assert read_back(model)["per_layer"] != []
+    assert_equal(before, cpu_model.gradients(model))
+    applied.undo()
+    assert read_back(model)["per_layer"] == []
+    assert_equal(before, cpu_model.gradients(model))
+
+
+def test_dropout_really_drops() -> None:
+    model = cpu_model.build(cpu_model.DENSE, **cpu_model.DROPOUT)
+    one, other = cpu_model.gradients(model, seed=3), cpu_model.gradients(model, seed=4)
+    assert not torch.equal(one["loss"], other["loss"])
+
+
+def saved_bytes(model: Any) -> int:
+    """Bytes that autograd keeps between forward and backward, parameters excluded."""
+    boxes: list[weakref.ref[Any]] = []
+
+    class Box:
+        __slots__ = ("__weakref__", "tensor")
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor = tensor
+
+    def pack(tensor: torch.Tensor) -> Box:
+        box = Box(tensor)
+        boxes.append(weakref.ref(box))
+        return box
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
+        loss = cpu_model.loss_of(model)
+    gc.collect()
+    fixed = {
+        p.untyped_storage().data_ptr() for p in itertools.chain(model.parameters(), model.buffers())
+    }
+    held = {}
+    for box in (reference() for reference in boxes):
+        if box is not None and box.tensor.untyped_storage().data_ptr() not in fixed:
+            storage = box.tensor.untyped_storage()
+            held[storage._cdata] = storage.nbytes()  # noqa: SLF001 - a discarded storage has no address
+    loss.backward()
+    return sum(held.values())
+
+
+@pytest.mark.parametrize("labels", [("core_attn",), ("mlp",), ("layernorm",), ("layernorm", "mlp")])
+def test_an_applied_label_saves_what_a_built_one_saves(labels: tuple[str, ...]) -> None:
+    built = cpu_model.build(
+        cpu_model.DENSE, recompute_granularity="selective", recompute_modules=list(labels)
+    )
+    plain = cpu_model.build(cpu_model.DENSE)
+    control = saved_bytes(plain)
+    with apply(plain, selective(*labels)):
+        assert read_back(plain)["per_layer"] == read_back(built)["per_layer"]
+        assert saved_bytes(plain) == saved_bytes(built) < control
+    assert saved_bytes(plain) == control
+
+
+def test_a_span_saves_in_its_layers_only() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    control = saved_bytes(model)
+    saved = []
+    for last in range(4):
+        with apply(model, f"per-layer/0-{last}=mlp_act"):
+            saved.append(control - saved_bytes(model))
+    gate_and_up = cpu_layers.SEQUENCE * cpu_layers.BATCH * cpu_layers.BASE["ffn_hidden_size"] * 4
+    assert saved[0] >= gate_and_up
+    assert saved == [saved[0] * (index + 1) for index in range(4)]
+
+
+def test_applying_twice_is_applying_once_and_handles_nest() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    plan = "per-layer/0-1=full/2-2=mlp_act"
+    first = apply(model, plan)
+    seen = read_back(model)
+    forwards = [layer.forward for layer in model.decoder.layers]
+    second = apply(model, plan)
+    assert read_back(model) == seen
+    assert [layer.forward for layer in model.decoder.layers] == forwards
+    third = apply(model, "[core_attn]")
+    assert read_back(model)["per_layer"] == [{"layers": [0, 3], "modules": ["core_attn"]}]
+    third.undo()
+    assert read_back(model) == seen
+    second.undo()
+    assert read_back(model) == seen
+    first.undo()
+    first.undo()
+    assert read_back(model)["per_layer"] == []
+    assert all("forward" not in vars(layer) for layer in model.decoder.layers)
+
+
+def test_a_plan_takes_off_what_the_model_was_built_with() -> None:
+    model = cpu_model.build(
+        cpu_model.DENSE, recompute_granularity="selective", recompute_modules=["mlp"]
+    )
+    with apply(model, "[]"):
+        assert read_back(model)["per_layer"] == []
+    assert read_back(model)["per_layer"] == [{"layers": [0, 3], "modules": ["mlp"]}]
+
+
+def test_every_form_of_a_plan() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    choice = RecomputeChoice(per_layer=(LayerSpan(first=1, last=2, modules=("mlp",)),))
+    forms: list[Any] = [
+        choice,
+        choice.to_document(),
+        {"schema": "recompute.plan/1", "choice": choice.to_document()},
+        [{"layers": [1, 2], "modules": ["mlp"]}],
+        "per-layer/1-2=mlp",
+    ]
+    for plan in forms:
+        with apply([model], plan) as applied:
+            assert applied.layers == {1: ("mlp",), 2: ("mlp",)}
+
+
+def test_evaluation_replays_nothing_and_gives_the_same_output() -> None:
+    model = cpu_model.build(cpu_model.DENSE).eval()
+    with torch.no_grad():
+        before = cpu_model.loss_of(model)
+        with apply(model, "per-layer/0-1=full/2-3=mlp_act"):
+            assert torch.equal(before, cpu_model.loss_of(model))
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "plan", "rule"),
+    [
+        (cpu_model.GPT3, {}, "[mlp]", "mlp-label-with-bias"),
+        (cpu_model.DENSE, {}, "per-layer/0-4=mlp", "apply-no-such-layer"),
+        (cpu_model.DENSE, {}, "per-layer/0-0=moe", "apply-no-effect"),
+        (cpu_model.MOE, {}, "per-layer/1-1=mlp_act", "apply-no-effect"),
+        (cpu_model.DENSE, {}, "[mystery]", "unknown-label"),
+        (cpu_model.DENSE, {}, "full/block/2", "apply-full-groups"),
+        (
+            cpu_model.DENSE,
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "uniform",
+                "recompute_num_layers": 1,
+            },
+            "[mlp]",
+            "apply-built-with-full",
+        ),
+    ],
+)
+def test_refusals_change_nothing(
+    fields: dict[str, Any], more: dict[str, Any], plan: str, rule: str
+) -> None:
+    model = cpu_model.build(fields, **more)
+    before = read_back(model)
+    with pytest.raises(InputError) as error:
+        apply(model, plan)
+    assert error.value.code == "cannot-apply"
+    assert error.value.data["rule"] == rule
+    assert read_back(model) == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "plan", "rule"),
+    [
+        ({"cuda_graph_impl": "local"}, "[mlp]", "apply-cuda-graph"),
+        ({"cpu_offloading": True}, "[mlp]", "apply-offloading"),
+        ({"fine_grained_activation_offloading": True}, "[mlp]", "apply-offloading"),
+        ({"fp8": "hybrid", "fp8_recipe": "delayed"}, "[layernorm]", "fp8-delayed-act-norm"),
+        ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, "[layernorm]", "apply-quantized"),
+        ({"fp4": "e2m1"}, "per-layer/0-0=mlp_act", "apply-quantized"),
+        ({"fused_residual_rmsnorm": True}, "[layernorm]", "apply-fused-residual"),
+    ],
+)
+def test_settings_that_need_a_gpu_are_refused_by_config(
+    fields: dict[str, Any], plan: str, rule: str
+) -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    for name, value in fields.items():
+        setattr(model.config, name, value)
+    with pytest.raises(InputError) as error:
+        apply(model, plan)
+    assert error.value.data["rule"] == rule
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        apply(torch.nn.Linear(2, 2), "[mlp]")
+    assert error.value.data["rule"] == "apply-no-layers"

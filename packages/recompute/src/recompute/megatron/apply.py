@@ -1,0 +1,349 @@
+"""Put a per-layer plan on a built Megatron Core model, and take it off again.
+
+Stock boundaries are switched by the flags that Megatron itself sets when it builds a layer, and reads
+in every forward. Two boundaries have no such flag and are drawn around a forward: the whole layer
+(Megatron's own checkpoint) and ``mlp_act`` (Megatron's own output-discarding checkpoint).
+
+What cannot be done safely is refused before anything is changed: ``cannot-apply``, with the id of the
+rule in the message and in ``data["rule"]``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from recompute.config.choice import LayerSpan, RecomputeChoice
+from recompute.errors import InputError
+from recompute.measure.candidate import choice_of_document, choice_of_text
+from recompute.megatron.boundaries import (
+    BOUNDARIES,
+    BY_LABEL,
+    MARK,
+    MLP_ACT,
+    WHOLE_LAYER,
+    Layer,
+    is_moe,
+    layers_of,
+    mark_of,
+)
+
+QUANTIZED: Final = frozenset(("layernorm", "moe_act"))
+"""Labels whose outputs a quantized linear keeps in its own form, unless told to keep its input."""
+
+_ABSENT: Final = object()
+Plan = RecomputeChoice | Mapping[str, Any] | Sequence[Any] | str
+
+
+@dataclass(slots=True, kw_only=True)
+class Applied:
+    """What :func:`apply` did; ``undo`` takes it off."""
+
+    choice: RecomputeChoice
+    layers: dict[int, tuple[str, ...]]
+    """Layers of this rank -> boundaries that are now drawn in them."""
+    _before: list[tuple[Any, str, Any]] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Put every flag and forward back as it was before; a second time does nothing."""
+        while self._before:
+            module, attribute, value = self._before.pop()
+            if value is _ABSENT:
+                delattr(module, attribute)
+            else:
+                setattr(module, attribute, value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def set(self, module: Any, attribute: str, value: Any) -> None:
+        """Set an attribute of a module and remember what it was."""
+        held = vars(module).get(attribute, _ABSENT)
+        self._before.append((module, attribute, held))
+        setattr(module, attribute, value)
+
+
+def apply(model: Any, plan: Plan) -> Applied:
+    """Recompute in each layer what a plan says, and nothing else.
+
+    Args:
+        model: A built model, or the list of its virtual pipeline chunks; wrappers are looked through.
+            Layers that are on other pipeline ranks are left to those.
+        plan: The document of ``recompute plan --json``, or its ``choice``, or its ``per_layer`` list, or a
+            choice as a value or as text (``[mlp]``, ``full/block/4``, ``per-layer/0-3=mlp``).
+
+    Returns:
+        A handle with ``undo()``; as a context manager it undoes at the end. Applying the same plan again
+        changes nothing.
+
+    Raises:
+        InputError: ``cannot-apply`` with the id of the rule; nothing was changed then.
+        InputError: ``bad-candidate``: the plan cannot be read.
+    """
+    layers = layers_of(model)
+    if not layers:
+        raise _refusal("apply-no-layers", "no transformer layer of Megatron Core is in the model")
+    config = layers[0].config
+    count = int(getattr(config, "num_layers", 0) or max(layer.number for layer in layers) + 1)
+    choice = _choice_of(plan, count)
+    wanted = _modules_by_layer(choice, layers, config)
+    _refuse_model(config)
+    for layer in layers:
+        _refuse_layer(layer, wanted[layer.number])
+    applied = Applied(choice=choice, layers={})
+    try:
+        for layer in layers:
+            _set_layer(applied, layer, wanted[layer.number])
+    except BaseException:
+        applied.undo()
+        raise
+    applied.layers = {number: modules for number, modules in sorted(wanted.items()) if modules}
+    return applied
+
+
+def _choice_of(plan: Plan, num_layers: int) -> RecomputeChoice:
+    if isinstance(plan, RecomputeChoice):
+        return plan
+    if isinstance(plan, str):
+        return choice_of_text(plan)
+    if isinstance(plan, Mapping):
+        return choice_of_document(plan.get("choice", plan) or {}, num_layers)
+    return choice_of_document({"per_layer": list(plan)}, num_layers)
+
+
+def _modules_by_layer(
+    choice: RecomputeChoice, layers: Sequence[Layer], config: Any
+) -> dict[int, tuple[str, ...]]:
+    """Return the boundaries of every layer of this rank."""
+    if choice.per_layer is not None:
+        last = int(getattr(config, "num_layers", 0)) + int(
+            getattr(config, "mtp_num_layers", 0) or 0
+        )
+        for span in choice.per_layer:
+            if span.last >= last:
+                text = f"the plan names layer {span.last}, the model's last is {last - 1}"
+                raise _refusal("apply-no-such-layer", text)
+        return {layer.number: _of_spans(choice.per_layer, layer.number) for layer in layers}
+    if choice.recompute_granularity != "full":
+        return {layer.number: _acting(layer, choice.recompute_modules) for layer in layers}
+    if choice.recompute_method == "uniform" and choice.recompute_num_layers == 1:
+        return {layer.number: (WHOLE_LAYER,) for layer in layers}
+    raise _refusal(
+        "apply-full-groups",
+        f"{choice.label()} groups layers when the model is built: set it in the config, or write the "
+        "layers as spans of 'full'",
+    )
+
+
+def _of_spans(spans: Sequence[LayerSpan], number: int) -> tuple[str, ...]:
+    found = [m for span in spans if span.first <= number <= span.last for m in span.modules]
+    return (WHOLE_LAYER,) if WHOLE_LAYER in found else tuple(dict.fromkeys(found))
+
+
+def _acting(layer: Layer, labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of a stock list that act on a layer, as Megatron passes over the others."""
+    return tuple(
+        label
+        for label in labels
+        if label not in BY_LABEL or any(True for _ in BY_LABEL[label].switches(layer.module))
+    )
+
+
+def _refuse_model(config: Any) -> None:
+    """Refuse what would make any change of a built model unsafe."""
+    if getattr(config, "recompute_granularity", None) == "full":
+        text = "the model was built with full recompute, which its blocks run themselves: build it with selective and []"
+        raise _refusal("apply-built-with-full", text)
+    implementation = str(getattr(config, "cuda_graph_impl", None) or "none")
+    captured = implementation != "none" or getattr(config, "enable_cuda_graph", False)
+    if captured or getattr(config, "external_cuda_graph", False):
+        text = "CUDA graphs replay what was captured: a boundary that is changed after is not run"
+        raise _refusal("apply-cuda-graph", text)
+    for name in ("cpu_offloading", "fine_grained_activation_offloading"):
+        if getattr(config, name, False):
+            raise _refusal("apply-offloading", f"{name} moves tensors that a replay would need")
+
+
+def _refuse_layer(layer: Layer, modules: Sequence[str]) -> None:
+    config = layer.config
+    quantized = getattr(config, "fp8", None) or getattr(config, "fp4", None)
+    for module in modules:
+        where = f"layer {layer.number}: {module}"
+        if module in {WHOLE_LAYER, MLP_ACT}:
+            if quantized:
+                raise _refusal("apply-quantized", f"{where} under FP8 or FP4 is not tested")
+            if module == MLP_ACT and (is_moe(layer.module) or not _has_linears(layer.module)):
+                raise _refusal("apply-no-effect", f"{where}: the layer has no plain dense MLP")
+            continue
+        if module not in BY_LABEL:
+            raise _refusal("unknown-label", f"{where}: no boundary of that name")
+        switches = list(BY_LABEL[module].switches(layer.module))
+        if not switches:
+            raise _refusal("apply-no-effect", f"{where} does nothing on this layer")
+        _refuse_label(
+            layer,
+            module,
+            where,
+            built_with=all(getattr(s.module, s.attribute, False) for s in switches),
+        )
+        if quantized and module in QUANTIZED and not built_with_label(config, module):
+            _refuse_quantized(config, where)
+
+
+def _refuse_label(layer: Layer, module: str, where: str, *, built_with: bool) -> None:
+    config = layer.config
+    if module == "mlp" and getattr(config, "add_bias_linear", False):
+        text = f"{where} with add_bias_linear replays itself without end"
+        raise _refusal("mlp-label-with-bias", text)
+    if module == "shared_experts" and getattr(config, "moe_shared_expert_overlap", False):
+        raise _refusal("shared-experts-vs-overlap", f"{where} with moe_shared_expert_overlap")
+    if module == "moe" and getattr(config, "overlap_moe_expert_parallel_comm", False):
+        raise _refusal("a2a-moe-label", f"{where} with overlap_moe_expert_parallel_comm")
+    fused = getattr(config, "use_transformer_engine_op_fuser", False)
+    if module == "moe_act" and fused and not built_with:
+        text = f"{where} is handed to Transformer Engine's fused operations when the model is built"
+        raise _refusal("apply-op-fuser", text)
+    if module == "layernorm" and getattr(config, "fused_residual_rmsnorm", False):
+        text = f"{where}: a fused norm also returns the residual, which must not be discarded"
+        raise _refusal("apply-fused-residual", text)
+
+
+def built_with_label(config: Any, label: str) -> bool:
+    """Say whether the model was built with a label, and so with what quantized linears need for it."""
+    selective = getattr(config, "recompute_granularity", None) == "selective"
+    return selective and label in (getattr(config, "recompute_modules", None) or ())
+
+
+def _refuse_quantized(config: Any, where: str) -> None:
+    if getattr(config, "fp8", None) and str(getattr(config, "fp8_recipe", "")).endswith("delayed"):
+        raise _refusal("fp8-delayed-act-norm", f"{where} with FP8 delayed scaling")
+    text = f"{where} under FP8 or FP4 needs linears that keep their input: build the model with the label"
+    raise _refusal("apply-quantized", text)
+
+
+def _has_linears(layer: Any) -> bool:
+    mlp = getattr(layer, "mlp", None)
+    return type(mlp).__name__ == "MLP" and hasattr(mlp, "linear_fc1")
+
+
+def _set_layer(applied: Applied, layer: Layer, modules: Sequence[str]) -> None:
+    for boundary in BOUNDARIES:
+        for switch in boundary.switches(layer.module):
+            if bool(getattr(switch.module, switch.attribute, False)) != (boundary.label in modules):
+                applied.set(switch.module, switch.attribute, boundary.label in modules)
+    _draw(applied, layer.module, WHOLE_LAYER, _checkpointed_layer, drawn=WHOLE_LAYER in modules)
+    if _has_linears(layer.module) and not is_moe(layer.module):
+        _draw(applied, layer.module.mlp, MLP_ACT, _discarded_activation, drawn=MLP_ACT in modules)
+
+
+def _draw(
+    applied: Applied,
+    module: Any,
+    name: str,
+    make: Callable[[Any], Callable[..., Any]],
+    *,
+    drawn: bool,
+) -> None:
+    """Put a boundary around a module's forward, or take ours off."""
+    is_drawn = mark_of(module) == name
+    if drawn and not is_drawn:
+        forward = make(module)
+        setattr(forward, MARK, name)
+        applied.set(module, "forward", forward)
+    elif is_drawn and not drawn:
+        ours = module.forward
+        applied.set(module, "forward", ours.__wrapped__)
+
+
+def _checkpointed_layer(layer: Any) -> Callable[..., Any]:
+    """Return a forward that replays the whole layer in backward, as ``full/block`` does."""
+    from megatron.core import tensor_parallel
+
+    forward = layer.forward
+
+    @functools.wraps(forward)
+    def replayed(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if not layer.training or kwargs.get("inference_context") is not None:
+            return forward(hidden_states, *args, **kwargs)
+        context = kwargs.pop("context", None)
+
+        def run(hidden: Any, outer: Any) -> Any:
+            return forward(hidden, *args, context=outer, **kwargs)
+
+        distribute = bool(getattr(layer.config, "distribute_saved_activations", False))
+        return tensor_parallel.checkpoint(run, distribute, hidden_states, context)
+
+    return replayed
+
+
+class _Between:
+    """Stands for an MLP with other linears: its forward is what lies between them.
+
+    Args:
+        mlp: The real one; everything else is asked of it.
+        first: In place of its first linear.
+        second: In place of its second linear.
+    """
+
+    def __init__(self, mlp: Any, first: Any, second: Any) -> None:
+        self._mlp = mlp
+        self.linear_fc1 = first
+        self.linear_fc2 = second
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mlp, name)
+
+
+def _discarded_activation(mlp: Any) -> Callable[..., Any]:
+    """Return a forward that discards the activation's output after the second linear took it.
+
+    The activation is run again when that linear's gradient is there, by Megatron's own
+    ``CheckpointWithoutOutput``: what ``moe_act`` does for experts.
+    """
+    import torch
+    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
+
+    class Returns(torch.nn.Module):
+        """A linear that returns what it was made with; without it, its input and no bias."""
+
+        def __init__(self, pair: tuple[Any, Any] | None = None) -> None:
+            super().__init__()
+            self.pair = pair
+
+        def forward(self, given: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+            return (given, None) if self.pair is None else self.pair
+
+    forward = mlp.forward
+    between = type(mlp).forward
+
+    @functools.wraps(forward)
+    def discarding(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        if not mlp.training:
+            return forward(hidden_states, *args, **kwargs)
+
+        def activate(first: Any, bias: Any) -> Any:
+            stand_in = _Between(mlp, Returns((first, bias)), Returns())
+            return between(stand_in, hidden_states.detach(), *args, **kwargs)[0]
+
+        first, bias = mlp.linear_fc1(hidden_states)
+        checkpoint = CheckpointWithoutOutput()
+        activation = checkpoint.checkpoint(activate, first, bias)
+        output, output_bias = mlp.linear_fc2(activation)
+        checkpoint.discard_output_and_register_recompute(output)
+        return output, output_bias
+
+    return discarding
+
+
+def _refusal(rule: str, message: str) -> InputError:
+    return InputError(
+        "cannot-apply",
+        f"{message} ({rule})",
+        hint="docs/reference/apply.md says what each rule means; the model was left as it is",
+        data={"rule": rule},
+    )
