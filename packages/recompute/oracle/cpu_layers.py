@@ -208,7 +208,7 @@ def run(fields: dict[str, Any], labels: Sequence[str]) -> Run:
             continue
         storage = box.tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            kept[storage._cdata] = storage.nbytes()  # noqa: SLF001 - a discarded storage has no address
+            kept[storage._cdata] = storage.nbytes()
     parameters = sum(p.numel() for p in layer.parameters())
     saved = tuple(sorted(size for size in kept.values() if size))
     return Run(saved=saved, parameters=parameters, output=output)

@@ -114,7 +114,7 @@ def saved_bytes(model: Any) -> int:
     for box in (reference() for reference in boxes):
         if box is not None and box.tensor.untyped_storage().data_ptr() not in fixed:
             storage = box.tensor.untyped_storage()
-            held[storage._cdata] = storage.nbytes()  # noqa: SLF001 - a discarded storage has no address
+            held[storage._cdata] = storage.nbytes()
     loss.backward()
     return sum(held.values())
 

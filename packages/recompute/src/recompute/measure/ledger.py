@@ -94,7 +94,7 @@ def write_manifest(
         Path(root, "rows").mkdir(parents=True, exist_ok=True)
         if job_yaml is not None:
             Path(root, JOB_FILE).write_text(job_yaml, encoding="utf-8")
-        draft = path.with_suffix(".tmp")
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
         draft.write_text(json.dumps(document, indent=2, sort_keys=False) + "\n", encoding="utf-8")
         draft.replace(path)
 
@@ -161,9 +161,9 @@ def standing(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def _standing(rows: Iterable[tuple[str, int, Row]]) -> tuple[Row, ...]:
-    held: dict[tuple[str, str, int, int], tuple[str, int, Row]] = {}
+    held: dict[tuple[str, int, int], tuple[str, int, Row]] = {}
     for path, number, row in rows:
-        key = (row.id, row.candidate, row.repeat, row.rank)
+        key = (row.id, row.repeat, row.rank)
         if key not in held:
             held[key] = (path, number, row)
             continue

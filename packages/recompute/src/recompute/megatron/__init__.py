@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from recompute.megatron.apply import apply as apply
+    from recompute.megatron.boundaries import read_back as read_back
+    from recompute.megatron.probe import MemoryProbe as MemoryProbe
 
-_PUBLIC: Final = {"apply": "recompute.megatron.apply", "read_back": "recompute.megatron.boundaries"}
+_PUBLIC: Final = {
+    "MemoryProbe": "recompute.megatron.probe",
+    "apply": "recompute.megatron.apply",
+    "read_back": "recompute.megatron.boundaries",
+}
 
 
 def __getattr__(name: str) -> Any:

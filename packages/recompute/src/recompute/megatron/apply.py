@@ -308,7 +308,7 @@ def _discarded_activation(mlp: Any) -> Callable[..., Any]:
     import torch
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 
-    class Returns(torch.nn.Module):
+    class Returns(torch.nn.Module):  # type: ignore[misc]
         """A linear that returns what it was made with; without it, its input and no bias."""
 
         def __init__(self, pair: tuple[Any, Any] | None = None) -> None:

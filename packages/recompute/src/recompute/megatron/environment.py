@@ -1,0 +1,58 @@
+"""What a run was measured with: revisions and device, as far as they can be read."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+DISTRIBUTIONS: Final = (
+    ("megatron_core", "megatron-core"),
+    ("megatron_bridge", "megatron-bridge"),
+    ("transformer_engine", "transformer-engine"),
+)
+DRIVER: Final = Path("/proc/driver/nvidia/version")
+
+
+def environment(torch: Any = None) -> dict[str, str]:
+    """Return names and versions; what is absent is left out.
+
+    Args:
+        torch: The module, where it is there.
+    """
+    found = {"python": platform.python_version()}
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+        if torch.version.cuda:
+            found["cuda"] = str(torch.version.cuda)
+        if torch.cuda.is_available():
+            found["gpu"] = str(torch.cuda.get_device_name())
+    for name, distribution in DISTRIBUTIONS:
+        if version := _version(distribution, name):
+            found[name] = version
+    if driver := _driver():
+        found["driver"] = driver
+    return found
+
+
+def _version(distribution: str, module: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        pass
+    names = {"megatron_core": "megatron.core", "megatron_bridge": "megatron.bridge"}
+    import sys
+
+    loaded = sys.modules.get(names.get(module, module))
+    version = getattr(loaded, "__version__", None)
+    return None if version is None else str(version)
+
+
+def _driver() -> str | None:
+    """Return the driver's version from a line such as ``NVRM version: ... Module  570.1  ...``."""
+    try:
+        words = DRIVER.read_text(encoding="ascii", errors="replace").splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    return next((word for word in words if word[0].isdigit() and word.count(".") >= 1), None)

@@ -1,0 +1,434 @@
+"""``MemoryProbe``: what a training loop does to memory and time, as rows of a ledger.
+
+As a callback of Megatron Bridge, or as a context manager around any loop::
+
+    with MemoryProbe("ledger", candidate="[mlp]") as probe:
+        probe.watch(model, optimizer)
+        for batch in data:
+            with probe.step():
+                ...
+
+Rows are appended when a phase sets a new maximum, and at the end of steps at most once a second, each with
+one write, so that they outlive a kill. ``fsync`` runs on a thread of its own at most once a second, and at
+out of memory and exit. A disk that fails never stops training: it is said once on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from recompute.errors import ConfigError, RecomputeError
+from recompute.measure.candidate import choice_of_document, text_of
+from recompute.measure.ledger import RowWriter, write_manifest
+from recompute.measure.row import Outcome
+from recompute.megatron.boundaries import layers_of, read_back
+from recompute.megatron.environment import environment
+from recompute.megatron.meters import meter_of
+from recompute.megatron.record import Record, RunName
+from recompute.megatron.watch import Hooks, has_states
+
+RUN: Final = "RECOMPUTE_RUN"
+"""Environment variable in which ``recompute measure`` names the run: a JSON object."""
+WRITE_SECONDS: Final = 1.0
+UNKNOWN: Final = "?"
+"""Candidate of a run that neither said its choice nor showed a model."""
+_GOING_ON: Final = "the run was killed, or still goes on"
+MAX_PENDING: Final = 64
+"""Steps whose time the device has not reported yet, before one is waited for."""
+
+
+class MemoryProbe:
+    """Writes what one rank sees of one run.
+
+    Args:
+        ledger: The folder; under ``recompute measure`` all of these come from the launcher.
+        candidate: The recompute choice as text; read back from the model where it is left out.
+        run: Names the run; its ranks share it, and a later run of the same name takes its place. By
+            default candidate and repeat.
+        control_id: ``run`` of the control.
+        repeat: Counts equal runs.
+        overrides: ``section.field=value`` by which the run differs from the ledger's job.
+        warmup_steps: Leading steps that count in no average.
+        snapshots: Write a memory snapshot when the run goes out of memory.
+
+    Raises:
+        ConfigError: ``probe-needs-ledger``.
+        WorldError: ``cannot-write``, when the ledger cannot even be begun.
+    """
+
+    def __init__(
+        self,
+        ledger: str | None = None,
+        *,
+        candidate: str | None = None,
+        run: str | None = None,
+        control_id: str | None = None,
+        repeat: int = 0,
+        overrides: Sequence[str] = (),
+        warmup_steps: int = 2,
+        snapshots: bool = True,
+    ) -> None:
+        told = _told()
+        self.root = ledger or told.get("ledger")
+        if not self.root:
+            raise ConfigError(
+                "probe-needs-ledger",
+                "MemoryProbe was not told where its ledger is",
+                hint='MemoryProbe("ledger"), or run under recompute measure',
+            )
+        rank, world = _place()
+        self._given_candidate = candidate or told.get("candidate")
+        self._name = RunName(
+            id=run or told.get("run") or "",
+            candidate=self._given_candidate or "",
+            control_id=control_id or told.get("control_id"),
+            repeat=told.get("repeat", repeat),
+            attempt=told.get("attempt", 0),
+            rank=rank,
+            world_size=world,
+            overrides=tuple(overrides or told.get("overrides", ())),
+        )
+        self._warmup = told.get("warmup_steps", warmup_steps)
+        self._snapshots = snapshots
+        self._hooks = Hooks()
+        self._optimizer: Any = None
+        self._phase = "initialization"
+        self._steps = 0
+        self._begun: Any = None
+        self._pending: list[tuple[Any, Any]] = []
+        self._written = 0.0
+        self._open = False
+
+    # --- around the loop
+
+    def __enter__(self) -> Self:
+        torch = sys.modules.get("torch")
+        self._torch = torch
+        self._meter = meter_of(torch)
+        seen = environment(torch)
+        path = Path(str(self.root), "manifest.json")
+        if not path.exists():
+            write_manifest(str(self.root), environment=seen)
+        self._record = Record(
+            name=self._name, meter=self._meter.name, warmup_steps=self._warmup, environment=seen
+        )
+        self._writer: RowWriter | None = RowWriter(str(self.root), f"rank-{self._name.rank:05d}")
+        self._syncer = _Syncer(self._writer)
+        self._meter.start()
+        self._open = True
+        self._write(Outcome.CRASH, _GOING_ON, final=False)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run: as a pass, or as what ``error`` says. A second time does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        outcome = _outcome_of(error, self._record)
+        self._look(self._phase)
+        with contextlib.suppress(Exception):  # a device that failed reports no times
+            self._collect(wait=error is None)
+        if outcome is Outcome.OOM and self._snapshots:
+            self._snapshot()
+        self._hooks.remove()
+        self._meter.stop()
+        stage = None if outcome is Outcome.PASS else self._phase
+        self._write(outcome, None if error is None else _line(error), final=True, stage=stage)
+        self._syncer.stop()
+        if self._writer is not None:
+            with contextlib.suppress(RecomputeError):
+                self._writer.close()
+
+    def watch(self, model: Any, optimizer: Any = None) -> None:
+        """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
+        with self._timed():
+            self._hooks.on_model(model, self.enter)
+            if optimizer is not None:
+                self._optimizer = optimizer
+                self._hooks.on_optimizer(optimizer, self._before_update, self._after_update)
+            if layers_of(model):
+                seen = read_back(model)
+                self._record.recompute_seen = seen
+                if self._given_candidate is None:
+                    self._record.name = _renamed(self._name, seen)
+            self._look(self._phase)
+
+    # --- in the loop
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Hold one training step."""
+        self.step_begins()
+        yield
+        self.step_ends()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Hold one phase, for loops whose model and optimizer are not watched."""
+        before = self._phase
+        self.enter(name)
+        yield
+        self.enter(before)
+
+    def enter(self, phase: str) -> None:
+        """Say that a phase begins; the one before ends."""
+        if not self._open or phase == self._phase:
+            return
+        with self._timed():
+            if self._look(self._phase):
+                self._write(Outcome.CRASH, _GOING_ON, final=False, stage=phase)
+            self._phase = phase
+
+    def step_begins(self) -> None:
+        """Say that a step begins."""
+        self.enter("forward")
+        with self._timed():
+            if self._record.optimizer_initialized and self._record.static_bytes is None:
+                self._record.static_bytes = self._meter.allocated()
+            self._begun = self._meter.stamp()
+
+    def step_ends(self, loss: Any = None, *, skipped: bool = False) -> None:
+        """Say that a step ends.
+
+        Args:
+            loss: A number or tensor, looked at for being finite (this waits for the device).
+            skipped: The loop skipped the update.
+        """
+        self.enter("between_steps")
+        with self._timed():
+            self._steps += 1
+            if self._begun is not None:
+                self._pending.append((self._begun, self._meter.stamp()))
+            self._begun = None
+            if loss is not None and not _is_finite(loss):
+                self._record.nonfinite += 1
+            self._record.skipped += bool(skipped)
+            self._collect(wait=len(self._pending) > MAX_PENDING)
+            steady = self._steps > max(self._warmup, 1)
+            self._record.ended_step(self._meter.allocated(), steady=steady)
+            self._record.retries, self._record.segments = self._meter.counts()
+            if time.monotonic() - self._written > WRITE_SECONDS:
+                self._device()
+                self._write(Outcome.CRASH, _GOING_ON, final=False)
+
+    # --- as a callback of Megatron Bridge
+
+    def on_train_start(self, context: Any) -> None:
+        """Begin."""
+        if not self._open:
+            self.__enter__()
+        self.watch(context.model, context.optimizer)
+
+    def on_train_step_start(self, context: Any) -> None:
+        """Begin a step."""
+        self.step_begins()
+
+    def on_train_step_end(self, context: Any) -> None:
+        """End a step."""
+        losses = getattr(context, "loss_dict", None) or {}
+        bad = any(not _is_finite(value) for value in losses.values())
+        self.step_ends(
+            math.nan if bad else None, skipped=bool(getattr(context, "skipped_iter", False))
+        )
+
+    def on_train_end(self, context: Any) -> None:
+        """End the run as a pass. A run that fails before leaves its last row, which says where."""
+        self.close()
+
+    # --- inside
+
+    def _before_update(self) -> None:
+        ready = self._record.optimizer_initialized
+        self.enter("optimizer_step" if ready else "optimizer_init")
+
+    def _after_update(self, result: Any) -> None:
+        self.enter("between_steps")
+        with self._timed():
+            if isinstance(result, tuple) and result and result[0] is False:
+                self._record.skipped += 1
+            elif not self._record.optimizer_initialized:
+                self._record.optimizer_initialized = has_states(self._optimizer)
+
+    def _look(self, phase: str) -> bool:
+        peaks = self._meter.take()
+        return self._record.saw(phase, peaks.allocated, peaks.reserved)
+
+    def _device(self) -> None:
+        used = self._meter.device_used()
+        if used is not None:
+            self._record.device_peak = max(used, self._record.device_peak or 0)
+
+    def _collect(self, *, wait: bool) -> None:
+        while self._pending:
+            seconds = self._meter.seconds(*self._pending[0], wait=wait)
+            if seconds is None:
+                return
+            self._record.step_seconds.append(seconds)
+            del self._pending[0]
+
+    def _snapshot(self) -> None:
+        name = "".join(c if c.isalnum() else "-" for c in self._name.id)[:80]
+        path = Path(str(self.root), "snapshots", f"{name}.rank{self._name.rank}.pickle")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._meter.snapshot(path)
+        except (OSError, RuntimeError) as error:
+            _say(f"no memory snapshot: {error}")
+
+    def _write(
+        self, outcome: Outcome, message: str | None, *, final: bool, stage: str | None = None
+    ) -> None:
+        self._written = time.monotonic()
+        named = self._record.name
+        if self._writer is None or (not named.candidate and not final):
+            return
+        candidate = named.candidate or UNKNOWN
+        run = named.id or f"{candidate}-{named.repeat}"
+        self._record.name = replace(named, id=run, candidate=candidate)
+        try:
+            self._writer.append(
+                self._record.row(
+                    outcome, stage or (None if final else self._phase), message, final=final
+                )
+            )
+            self._syncer.wake()
+        except RecomputeError as error:
+            _say(f"{error.message}; this run is not recorded any further")
+            self._writer = None
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._record.probe_seconds += time.perf_counter() - began
+
+
+class _Syncer:
+    """Brings what was appended to the disk, at most once a second, on a thread of its own."""
+
+    def __init__(self, writer: RowWriter) -> None:
+        self._writer = writer
+        self._dirty = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recompute-fsync", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Say that there is something to sync."""
+        self._dirty.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._dirty.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._dirty.wait()
+            if self._ended.is_set():
+                return
+            self._dirty.clear()
+            with contextlib.suppress(RecomputeError):  # the next append says it
+                self._writer.sync()
+            self._ended.wait(WRITE_SECONDS)
+
+
+def _told() -> dict[str, Any]:
+    """Return what the launcher said about this run.
+
+    Raises:
+        ConfigError: ``bad-run-variable``.
+    """
+    text = os.environ.get(RUN)
+    if not text:
+        return {}
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ConfigError(
+            "bad-run-variable",
+            f"{RUN} is no JSON object",
+            hint="it is set by recompute measure; unset it elsewhere",
+        )
+    return document
+
+
+def _place() -> tuple[int, int]:
+    """Return global rank and world size, from torch.distributed or from torchrun's environment."""
+    torch = sys.modules.get("torch")
+    if (
+        torch is not None
+        and torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+    ):
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def _renamed(name: RunName, seen: Mapping[str, Any]) -> RunName:
+    """Return the run's name with the choice that was read back from the model."""
+    document = dict(seen)
+    if document.get("recompute_granularity") != "full":
+        modules = {tuple(span["modules"]) for span in seen["per_layer"]}
+        spans = seen["per_layer"]
+        whole = (
+            len(spans) == 1
+            and spans[0]["layers"][1] - spans[0]["layers"][0] + 1 == seen["layers_seen"]
+        )
+        same = not spans or (len(modules) == 1 and whole)
+        document = (
+            {"recompute_modules": spans[0]["modules"] if spans else []}
+            if same
+            else {"per_layer": spans}
+        )
+    return replace(name, candidate=text_of(choice_of_document(document)))
+
+
+def _outcome_of(error: BaseException | None, record: Record) -> Outcome:
+    if error is None:
+        return Outcome.NONFINITE if record.nonfinite else Outcome.PASS
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return Outcome.OOM
+    text = str(error).lower()
+    if isinstance(error, RuntimeError) and "out of memory" in text:
+        return Outcome.OOM
+    if record.nonfinite or "found nan in" in text or "found inf in" in text:
+        return Outcome.NONFINITE
+    return Outcome.CRASH
+
+
+def _line(error: BaseException) -> str:
+    lines = f"{type(error).__name__}: {error}".splitlines()
+    return lines[0][:400]
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, tuple | list):  # Megatron also reduces (sum, number of tokens)
+        return all(_is_finite(item) for item in value)
+    finite = getattr(value, "isfinite", None)
+    return bool(finite().all()) if finite is not None else math.isfinite(value)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"recompute MemoryProbe: {text}\n")

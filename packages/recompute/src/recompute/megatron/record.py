@@ -1,0 +1,123 @@
+"""What a probe has seen so far of one run on one rank, and the row it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from recompute.measure.row import Outcome, PhaseBytes, Row
+
+GROWTH_STEPS: Final = 4
+"""Steady steps in a row that must each leave something behind before it is called growth."""
+GROWTH_BYTES: Final = 64 << 10
+"""The least that such a step leaves behind; allocator rounding stays below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunName:
+    """Which run a row belongs to."""
+
+    id: str
+    candidate: str
+    control_id: str | None
+    repeat: int
+    attempt: int
+    rank: int
+    world_size: int
+    overrides: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """Figures that grow while a run goes on."""
+
+    name: RunName
+    meter: str
+    warmup_steps: int
+    peaks: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    device_peak: int | None = None
+    step_seconds: list[float] = field(default_factory=list)
+    static_bytes: int | None = None
+    optimizer_initialized: bool = False
+    recompute_seen: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] | None = None
+    skipped: int = 0
+    nonfinite: int = 0
+    retries: int = 0
+    segments: int | None = None
+    probe_seconds: float = 0.0
+    _last_end: int | None = None
+    _grown: int = 0
+    _least: int = 0
+
+    def saw(self, phase: str, allocated: int | None, reserved: int | None) -> bool:
+        """Take the peaks of a phase; say whether any is a new maximum."""
+        held = self.peaks.get(phase, (None, None))
+        new = (_higher(held[0], allocated), _higher(held[1], reserved))
+        self.peaks[phase] = new
+        return new != held
+
+    def ended_step(self, allocated: int | None, *, steady: bool) -> None:
+        """Take what is allocated at a step's end, and follow whether it grows."""
+        if not steady or allocated is None:
+            self._last_end = None
+            return
+        if self._last_end is not None:
+            growth = allocated - self._last_end
+            if growth >= GROWTH_BYTES:
+                self._least = growth if not self._grown else min(self._least, growth)
+                self._grown += 1
+            else:
+                self._grown, self._least = 0, 0
+        self._last_end = allocated
+
+    @property
+    def growth(self) -> int:
+        """Bytes that every one of the last steady steps left behind; 0 when steady."""
+        return self._least if self._grown >= GROWTH_STEPS else 0
+
+    def row(self, outcome: Outcome, stage: str | None, message: str | None, *, final: bool) -> Row:
+        """Return the row as of now."""
+        name = self.name
+        return Row(
+            id=name.id,
+            candidate=name.candidate,
+            control_id=name.control_id,
+            repeat=name.repeat,
+            attempt=name.attempt,
+            rank=name.rank,
+            world_size=name.world_size,
+            overrides=name.overrides,
+            outcome=outcome,
+            stage=stage,
+            static_bytes=self.static_bytes,
+            phases=tuple(
+                PhaseBytes(
+                    phase=phase,
+                    allocated_peak_bytes=allocated,
+                    reserved_peak_bytes=reserved,
+                    device_peak_bytes=self.device_peak,
+                )
+                for phase, (allocated, reserved) in self.peaks.items()
+            ),
+            step_seconds=tuple(self.step_seconds),
+            warmup_steps=min(self.warmup_steps, len(self.step_seconds)),
+            optimizer_initialized=self.optimizer_initialized,
+            recompute_seen=self.recompute_seen,
+            environment=self.environment,
+            skipped_iterations=self.skipped,
+            nan_iterations=self.nonfinite,
+            alloc_retries=self.retries,
+            segments=self.segments,
+            growth_bytes_per_step=self.growth,
+            probe_seconds=self.probe_seconds,
+            meter=self.meter,
+            final=final,
+            message=message,
+        )
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    known = [value for value in (one, other) if value is not None]
+    return max(known, default=None)
