@@ -169,12 +169,13 @@ def test_overrides_are_applied_as_hydra_would(tmp_path: Path) -> None:
         )
         is not None
     )
-    assert (
-        why_illegal(
-            job,
-            ("model.recompute_granularity=selective", "model.recompute_modules=[mlp]"),
-            Revision("0.19"),
-        )
-        is None
+    without_bias = (
+        "model.recompute_granularity=selective",
+        "model.recompute_modules=[mlp]",
+        "model.add_bias_linear=false",
     )
+    assert why_illegal(job, without_bias, Revision("0.19")) is None
+    with_bias = why_illegal(job, without_bias[:2], Revision("0.19"))
+    assert with_bias is not None
+    assert with_bias.startswith("mlp-label-with-bias")
     assert load

@@ -101,6 +101,18 @@ def test_split_activations_do_not_forbid_selective_choices() -> None:
     assert selective("mlp") in candidates(job, V19, {"mlp": 4})
 
 
+@pytest.mark.parametrize("revision", ["0.12", "0.16", "0.19", "main", "dev"])
+def test_mlp_is_never_proposed_where_its_bias_would_be_an_output(revision: str) -> None:
+    job, active = small_job(add_bias_linear=True), {"core_attn": 4, "mlp": 4}
+    assert {
+        c.recompute_modules
+        for c in candidates(job, Revision(revision), active)
+        if c.recompute_modules
+    } == {("core_attn",)}
+    mixed = small_job(add_bias_linear=True, num_moe_experts=8, moe_layer_freq=1)
+    assert selective("mlp") in candidates(mixed, Revision(revision), {"mlp": 4})
+
+
 def test_choices_are_hashable_and_explicit() -> None:
     for choice in candidates(small_job(), V19, {"mlp": 4}):
         assert isinstance(choice, RecomputeChoice)

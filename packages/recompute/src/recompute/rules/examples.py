@@ -18,6 +18,7 @@ BASE: Final = JobConfig(
         seq_length=4096,
         vocab_size=32000,
         bf16=True,
+        add_bias_linear=False,
         params_dtype="bf16",
         hidden_dropout=0.0,
         attention_dropout=0.0,

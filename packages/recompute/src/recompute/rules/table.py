@@ -14,6 +14,7 @@ from recompute.rules import (
     full_layers,
     full_semantics,
     granularity,
+    label_backward,
     labels,
     mhc,
     no_effect,
@@ -27,6 +28,7 @@ from recompute.rules.types import Rule
 TOPICS: Final[tuple[tuple[str, tuple[Rule, ...]], ...]] = (
     ("Granularity, method, layer count", granularity.RULES),
     ("Labels", labels.RULES),
+    ("Labels and the backward pass", label_backward.RULES),
     ("Layer count of full recompute", full_layers.RULES),
     ("What full recompute covers", full_semantics.RULES),
     ("Distributed saved activations", distribute.RULES),

@@ -119,7 +119,7 @@ class Rule:
     """What to do where no override does it."""
     basis: str = "code"
     """``code``: read in the source; ``inferred``: follows from the code path, not run;
-    ``report``: a public report named in the source."""
+    ``run``: seen in a run of the real code; ``report``: a public report named in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
