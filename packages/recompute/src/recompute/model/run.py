@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from recompute.model.arena import Arena, Owners, rounded
+from recompute.model.offload import OffloadGroup, leaving
 from recompute.model.tape import Mechanism, Op, Region, Tape, Tensor
 
 
@@ -58,9 +59,18 @@ class TapeRun:
     """One forward and backward of a tape with some labels active."""
 
     def __init__(
-        self, tape: Tape, active: frozenset[str], grads: GradPolicy, capture_at: int = -1
+        self,
+        tape: Tape,
+        active: frozenset[str],
+        grads: GradPolicy,
+        groups: tuple[OffloadGroup, ...] = (),
+        *,
+        capture_at: int = -1,
     ) -> None:
         self.tape = tape
+        self.groups = groups
+        self.offloaded: list[tuple[OffloadGroup, tuple[str, ...]]] = []
+        """Groups that have left, with their storages, in forward order."""
         self.grads = grads
         self.arena = Arena(capture_at)
         self.tensors = {t.name: t for t in tape.inputs}
@@ -105,11 +115,13 @@ class TapeRun:
             if found is None:
                 self._forward_op(position, low, high, save=save)
                 self._discard_after(position, low, high)
+                self._offload_after(position)
                 position += 1
             else:
                 first, last, _ = found
                 self._enter_region(found, low, high)
                 self._discard_after(last, low, high)
+                self._offload_after(last)
                 position = last + 1
                 assert first >= low
 
@@ -153,6 +165,9 @@ class TapeRun:
             self.arena.allocate(tensor.key, tensor.size, op.name)
             saved.append(tensor.key)
         self.saved_by_op[position] = saved
+        if not any(group.first <= position <= group.last for group in self.groups):
+            for storage in saved:  # a copy on the host does not free what another operation keeps
+                self._reload(storage)
 
     def _kept(self, op: Op) -> tuple[Tensor, ...]:
         """Tensors that only the backward sees, a quantized copy of the input included."""
@@ -192,6 +207,39 @@ class TapeRun:
                 for name in self._region_outputs(first, last):
                     self.arena.discard(self.tensors[name].key)
 
+    def _offload_after(self, position: int) -> None:
+        """Move what a group saved to the host once its last operation has run."""
+        for group in self.groups if self.outermost else ():
+            if group.last == position:
+                leaving = self._leaving(group)
+                self.offloaded.append((group, leaving))
+                for storage in leaving:
+                    self.arena.discard(storage)
+
+    def _leaving(self, group: OffloadGroup) -> tuple[str, ...]:
+        """Storages that a group saved and nothing before it holds, or whose bytes it frees anyway."""
+        saved = [(position, names) for position, names in self.saved_by_op.items()]
+        saved += [(span[0], names) for span, names in self.saved_by_region.items()]
+        forced = {self.tensors[name].key for name in self.tape.ops[group.first].reads}
+        away = {storage for _, storages in self.offloaded for storage in storages}
+        return leaving(group, saved, forced, away, self.arena.sizes)
+
+    def _reload(self, storage: str) -> None:
+        """Bring one storage back if it has left."""
+        if any(storage in storages for _, storages in self.offloaded):
+            self.arena.restore(storage)
+
+    def _reload_before(self, position: int) -> None:
+        """Bring back what this operation saved, and the next group when a group's backward starts."""
+        for index in range(len(self.offloaded) - 1, -1, -1):
+            group, storages = self.offloaded[index]
+            if group.first <= position <= group.last:
+                for storage in storages:
+                    self.arena.restore(storage)
+                if group.last == position and index:
+                    for storage in self.offloaded[index - 1][1]:
+                        self.arena.restore(storage)
+
     # --- backward
 
     def backward(self) -> None:
@@ -211,6 +259,7 @@ class TapeRun:
                 position = found[0] - 1
                 continue
             self._restore_before(position, low, high)
+            self._reload_before(position)
             self._backward_op(position)
             for key in [k for k in self.saved_by_region if k[0] == position]:
                 for storage in self.saved_by_region.pop(key):
@@ -271,6 +320,7 @@ class TapeRun:
         gathered = []
         for name in self._region_inputs(first, last):
             key = self.tensors[name].key
+            self._reload(key)
             readers = self._readers(name, first, last + 1)
             if f"{key}/shard" in saved:
                 self.arena.allocate(key, self.tensors[name].size, "checkpoint input", readers + 1)
@@ -379,7 +429,12 @@ def grad_of(name: str) -> str:
 
 
 def profile(
-    tape: Tape, active: frozenset[str], grads: GradPolicy, *, composition: bool = False
+    tape: Tape,
+    active: frozenset[str],
+    grads: GradPolicy,
+    groups: tuple[OffloadGroup, ...] = (),
+    *,
+    composition: bool = False,
 ) -> TapeProfile:
     """Run a tape and return what it does to memory.
 
@@ -387,12 +442,13 @@ def profile(
         tape: Operations of one layer, the embedding or the head.
         active: Labels whose regions recompute.
         grads: Where weight gradients go.
+        groups: What leaves for host memory between forward and backward.
         composition: Also say what is alive after forward and at both peaks (a second run each).
 
     Returns:
         Bytes saved, both peaks, gradients left behind, and the operations that ran twice.
     """
-    run = TapeRun(tape, active, grads)
+    run = TapeRun(tape, active, grads, groups)
     run.forward()
     saved, forward_peak, forward_moment = run.arena.held, run.arena.peak, run.arena.peak_moment
     alive_saved = run.arena.alive() if composition else ()
@@ -412,13 +468,19 @@ def profile(
     backward_moment = run.arena.peak_moment
     return replace(
         result,
-        alive_at_forward_peak=_captured(tape, active, grads, forward_moment),
-        alive_at_backward_peak=_captured(tape, active, grads, backward_moment),
+        alive_at_forward_peak=_captured(tape, active, grads, groups, forward_moment),
+        alive_at_backward_peak=_captured(tape, active, grads, groups, backward_moment),
     )
 
 
-def _captured(tape: Tape, active: frozenset[str], grads: GradPolicy, moment: int) -> Owners:
-    run = TapeRun(tape, active, grads, capture_at=moment)
+def _captured(
+    tape: Tape,
+    active: frozenset[str],
+    grads: GradPolicy,
+    groups: tuple[OffloadGroup, ...],
+    moment: int,
+) -> Owners:
+    run = TapeRun(tape, active, grads, groups, capture_at=moment)
     run.forward()
     run.arena.start_phase()
     run.backward()

@@ -7,12 +7,14 @@ from dataclasses import replace
 from recompute.config.choice import RecomputeChoice, choice_of
 from recompute.config.schema import JobConfig
 from recompute.model.layer import LAYER_KINDS, layer_kinds
+from recompute.model.offload import OffloadGroup, offload_groups, whole_layer
 from recompute.model.ops.adapters import adapted, frozen
 from recompute.model.ops.ends import embedding_tape, head_tape
 from recompute.model.run import GradPolicy, TapeProfile, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Mechanism, Region, Tape
 from recompute.model.vision import tower_of
+from recompute.timeline.sharded import NO_WHOLES, Wholes, main_gradient_bytes
 from recompute.timeline.stages import Chunk, PlacedLayer, Stage
 from recompute.timeline.types import Replay
 from recompute.timeline.units_of_work import Unit, group_of, unit_of
@@ -46,7 +48,7 @@ class LayerBook:
         self.tower = _tower_book(job, microbatches, composition=composition)
         self._raw: dict[str, Tape] = {}
         self._tapes: dict[str, Tape] = {}
-        self._profiles: dict[tuple[str, frozenset[str]], TapeProfile] = {}
+        self._profiles: dict[tuple[str, frozenset[str], bool], TapeProfile] = {}
         self._replays: dict[tuple[str, frozenset[str]], Replay] = {}
 
     def raw(self, kind: str) -> Tape:
@@ -80,14 +82,40 @@ class LayerBook:
         """Return those of ``labels`` that do anything on a layer kind."""
         return frozenset(region.label for region in self.tape(kind).regions).intersection(labels)
 
-    def profile(self, kind: str, active: frozenset[str]) -> TapeProfile:
-        """Return the profile of a layer kind with some labels active."""
-        key = (kind, active)
+    def profile(self, kind: str, active: frozenset[str], *, offloads: bool = False) -> TapeProfile:
+        """Return the profile of a layer kind with some labels active, offloading or not."""
+        key = (kind, active, offloads)
         if key not in self._profiles:
             self._profiles[key] = profile(
-                self.tape(kind), active, self.policy, composition=self.composition
+                self.tape(kind),
+                active,
+                self.policy,
+                self._groups(kind) if offloads else (),
+                composition=self.composition,
             )
         return self._profiles[key]
+
+    def _groups(self, kind: str) -> tuple[OffloadGroup, ...]:
+        model, act = self.job.model, self.shape.act
+        if model.cpu_offloading:
+            return whole_layer(self.tape(kind), act)
+        return offload_groups(model, self.tape(kind), act)
+
+    def _offloads(self, index: int, chunk: Chunk) -> bool:
+        """Say whether the layer at a place of its chunk offloads.
+
+        ``cpu_offloading`` takes the first layers. Fine-grained offloading leaves the model's last
+        layer, whose backward comes at once (ChunkOffloadHandler.should_bulk_offload), and of the
+        others the share that ``activation_offload_fraction`` asks for, from the front.
+        """
+        model = self.job.model
+        if model.cpu_offloading:
+            return model.cpu_offloading_activations and index < model.cpu_offloading_num_layers
+        if not model.fine_grained_activation_offloading:
+            return False
+        eligible = len(chunk.layers) - int(chunk.head)
+        kept = int(eligible * (1 - model.activation_offload_fraction))
+        return index < eligible - kept
 
     def raw_end(self, name: str, stage: Stage) -> Tape:
         """Return the tape of ``embedding`` or ``head`` on a stage as it would train.
@@ -106,7 +134,7 @@ class LayerBook:
         tape = self.raw_end(name, stage)
         if self.job.peft is not None:
             tape = frozen(tape)
-        key = (f"{name}/{stage.has_embedding and stage.has_head}", frozenset[str]())
+        key = (f"{name}/{stage.has_embedding and stage.has_head}", frozenset[str](), False)
         if key not in self._profiles:
             self._profiles[key] = profile(
                 tape, frozenset(), self.policy, composition=self.composition
@@ -144,6 +172,39 @@ class LayerBook:
         if chunk.head:
             units.append(unit_of("head", self.end("head", stage)[1]))
         return tuple(units)
+
+    def wholes(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> tuple[Wholes, ...]:
+        """Return what the layers of each unit of :meth:`units` weigh when they are whole.
+
+        Embedding and head have none under Megatron FSDP, where they are no units of their own.
+        """
+        found: list[Wholes] = []
+        if chunk.embedding:
+            found += [NO_WHOLES] * len(self._tower_units())
+            found.append(self._end_wholes("embedding", stage))
+        kinds = [layer.kind for layer in chunk.layers]
+        size = 1
+        if (
+            choice.recompute_granularity == FULL
+            and choice.recompute_method == "uniform"
+            and choice.per_layer is None
+        ):
+            size = max(choice.recompute_num_layers or 1, 1)
+        found += [
+            _whole([self.tape(kind) for kind in kinds[first : first + size]], self)
+            for first in range(0, len(kinds), size)
+        ]
+        found += [_whole([self.tape(layer.kind)], self) for layer in chunk.mtp]
+        if chunk.head:
+            found.append(self._end_wholes("head", stage))
+        return tuple(found)
+
+    def _end_wholes(self, name: str, stage: Stage) -> Wholes:
+        tape, _ = self.end(name, stage)
+        whole = _whole([tape], self)
+        if self.job.ddp is not None and self.job.ddp.use_megatron_fsdp:
+            return Wholes(weights=(0,), gradients=whole.gradients, elements=(0,))
+        return whole
 
     def _tower_units(self) -> tuple[Unit, ...]:
         """Return the vision tower as units under its own recompute fields."""
@@ -191,8 +252,11 @@ class LayerBook:
         """Return the decoder layers of a chunk as units: layers, or checkpointed groups of them."""
         if choice.recompute_granularity != FULL or choice.per_layer is not None:
             return [
-                unit_of(kind, self.profile(kind, active))
-                for kind, active in self.actives(chunk, choice)
+                unit_of(
+                    kind,
+                    self.profile(kind, active, offloads=self._offloads(index, chunk)),
+                )
+                for index, (kind, active) in enumerate(self.actives(chunk, choice))
             ]
         size = choice.recompute_num_layers or 0
         kinds = [layer.kind for layer in chunk.layers]
@@ -233,6 +297,23 @@ class LayerBook:
             for pair in (*self.actives(chunk, choice), *self.mtp_actives(chunk, choice)):
                 pairs[pair] = pairs.get(pair, 0) + 1
         return total((self.replay(*pair), times) for pair, times in pairs.items() if pair[1])
+
+
+def _whole(tapes: list[Tape], book: LayerBook) -> Wholes:
+    act, model = book.shape.act, book.job.model
+    elements = tuple(tape.weight_bytes // act for tape in tapes)
+    narrow = [
+        sum(op.weight_bytes // act for op in tape.ops if op.weight_cache and model.fp8_param)
+        for tape in tapes
+    ]
+    gradient = main_gradient_bytes(book.job, act)
+    return Wholes(
+        weights=tuple(
+            count * act - thin * (act - 1) for count, thin in zip(elements, narrow, strict=True)
+        ),
+        gradients=tuple(count * gradient for count in elements),
+        elements=elements,
+    )
 
 
 def _tower_book(

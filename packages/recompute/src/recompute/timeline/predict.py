@@ -11,12 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 
-from recompute.config.choice import RecomputeChoice
+from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.moments import Moment, moments_of
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
+from recompute.timeline.sharded import (
+    kept_buffers,
+    queue_bytes,
+    sharding_of,
+    with_wholes,
+)
 from recompute.timeline.stages import Chunk, Stage, stages_of
 from recompute.timeline.static import (
     ParameterCount,
@@ -27,6 +33,7 @@ from recompute.timeline.static import (
     parallelism_of,
     state_bytes,
 )
+from recompute.timeline.supported import listed, refuse_unmodelled
 from recompute.timeline.types import (
     OwnedBytes,
     Phase,
@@ -69,11 +76,14 @@ class Predictor:
     """
 
     def __init__(self, job: JobConfig, *, expert_load: float = 1.0) -> None:
+        refuse_unmodelled(job)
         self.job = job
         self.expert_load = expert_load
         self.microbatches = microbatches_of(job)
         self.stages = stages_of(job)
         self._book = self._make_book(composition=False)
+        self._sharding = sharding_of(job)
+        self._queue = queue_bytes(job, self._sharding, self._book.shape.act)
         self._detailed: LayerBook | None = None
         self._states = [self._state(stage) for stage in self.stages]
         self._schedules = [self._schedule(stage) for stage in self.stages]
@@ -98,8 +108,8 @@ class Predictor:
             for chunk in stage.chunks:
                 key = self._signature(chunk, stage, choice)
                 if key not in chunks:
-                    units = book.units(chunk, stage, choice)
-                    chunks[key] = (units, chunk_peak(units))
+                    units = self._units(book, chunk, stage, choice)
+                    chunks[key] = (units, chunk_peak(units, self._queue))
                 parts.append(chunks[key])
             signature = tuple(self._signature(c, stage, choice) for c in stage.chunks)
             if signature not in replays:
@@ -109,14 +119,15 @@ class Predictor:
 
     def _assumptions(self) -> tuple[Assumption, ...]:
         model = self.job.model
+        found = (*ASSUMPTIONS, *listed(self.job))
         if model.num_moe_experts is None or model.moe_router_force_load_balancing:
-            return ASSUMPTIONS
+            return found
         text = (
             "every rank gets an equal share of the routed tokens"
             if self.expert_load == 1.0
             else f"the hot rank gets {self.expert_load:g} times its share of the routed tokens"
         )
-        return (*ASSUMPTIONS, Assumption(id="expert-load", text=text))
+        return (*found, Assumption(id="expert-load", text=text))
 
     def active_layers(self) -> dict[str, int]:
         """Count the layers of all ranks on which each label does anything; labels without one are absent."""
@@ -134,9 +145,9 @@ class Predictor:
         The micro-batch shown is the one that runs while most others are in flight.
         """
         stage, state, plan = self.stages[pp], self._states[pp], self._schedules[pp]
-        units = [self._detail().units(chunk, stage, choice) for chunk in stage.chunks]
+        units = [self._units(self._detail(), chunk, stage, choice) for chunk in stage.chunks]
         load = Load(
-            peaks=tuple(chunk_peak(row) for row in units),
+            peaks=tuple(chunk_peak(row, self._queue) for row in units),
             outputs=tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
@@ -156,6 +167,16 @@ class Predictor:
         return moments_of(always, (others, others), units[at.chunk], step)
 
     # --- shared parts
+
+    def _units(
+        self, book: LayerBook, chunk: Chunk, stage: Stage, choice: RecomputeChoice
+    ) -> tuple[Unit, ...]:
+        """Return a chunk as units, with the weights and gradients that are whole while they run."""
+        units = book.units(chunk, stage, choice)
+        shards = parallelism_of(self.job).dense_shards
+        if not self._sharding.gradients or shards == 1:
+            return units
+        return with_wholes(units, book.wholes(chunk, stage, choice), self._sharding, shards)
 
     def _make_book(self, *, composition: bool) -> LayerBook:
         return LayerBook(
@@ -194,7 +215,18 @@ class Predictor:
         held = dummy_gradients(self.job, ops) + sum(op.weight_cache for op in every)
         if self.job.model.transformer_impl != "local":
             held += grouped_workspaces(every)
+        held += self._kept_whole(stage)
         return state_bytes(self.job, count, held)
+
+    def _kept_whole(self, stage: Stage) -> int:
+        """Count the weights that Megatron FSDP keeps whole: its ends, and two buffers if asked."""
+        sharding, book = self._sharding, self._book
+        if not sharding.megatron or not sharding.parameters:
+            return 0
+        ends = [("embedding", stage.has_embedding), ("head", stage.has_head)]
+        kept = sum(book.end(name, stage)[0].weight_bytes for name, there in ends if there)
+        wholes = [w for c in stage.chunks for w in book.wholes(c, stage, NO_RECOMPUTE)]
+        return kept + kept_buffers(wholes, sharding)
 
     def _embedding_copy(self, stage: Stage) -> int:
         """Count the second word embedding that MTP needs on a rank without one.
@@ -309,7 +341,9 @@ class Predictor:
         at = max(states, key=lambda s: load.height(s, phase))
         heights = load.heights(at)
         own = {
-            Phase.BACKWARD: lambda: alive_in_backward(units[at.chunk], heights.backward_unit),
+            Phase.BACKWARD: lambda: alive_in_backward(
+                units[at.chunk], heights.backward_unit, self._queue
+            ),
             Phase.LOSS: lambda: alive_in_forward(units[at.chunk], len(units[at.chunk]) - 1),
             Phase.FORWARD: lambda: alive_in_forward(units[at.chunk], heights.forward_unit),
         }[phase]()

@@ -14,6 +14,7 @@ from recompute.config.schema import JobConfig, OptimizerConfig
 from recompute.config.versions import transformer_engine_at_least
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Op, OpClass
+from recompute.timeline.sharded import main_gradient_bytes, sharding_of
 from recompute.timeline.types import StaticBytes
 from recompute.units import MIB
 
@@ -131,44 +132,63 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
             quantized weights, workspaces of grouped GEMMs.
     """
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
-    groups = parallelism_of(job)
-    gradient = gradient_dtype_bytes(job, dtype)
-    buffered = count.total * gradient if job.ddp is not None else 0
-    if job.optimizer is None:
-        states, transient = 2 * dtype * count.total, 0
-    else:
-        sharded = is_distributed(job)
-        dense = groups.dense_shards if sharded else 1
-        expert = groups.expert_shards if sharded else 1
-        shard = -(-count.dense // dense) + -(-count.expert // expert)
-        states = optimizer_bytes_per_parameter(job.optimizer, dtype) * shard
-        transient = _gradient_copy(job.optimizer, gradient, dtype) * shard
-        transient += _moment_copies(job, max(-(-count.dense // dense), -(-count.expert // expert)))
+    groups, sharding = parallelism_of(job), sharding_of(job)
+    gradient = main_gradient_bytes(job, dtype)
+    split = _split(count, groups)
+    states, transient = 2 * dtype * count.total, 0
+    if job.optimizer is not None:
+        dense, expert = split if sharding.states else (count.dense, count.expert)
+        on_device = 1 - offloaded_share(job.optimizer)
+        states = int(
+            optimizer_bytes_per_parameter(job.optimizer, dtype) * (dense + expert) * on_device
+        )
+        transient = _gradient_copy(job.optimizer, gradient, dtype) * (dense + expert)
+        transient += _moment_copies(job, max(dense, expert))
+    buffered, appearing = count.total * gradient, 0
+    if sharding.gradients:
+        buffered = sum(split) * gradient
+    if job.ddp is None or sharding.torch:
+        buffered, appearing = 0, buffered if sharding.torch else dtype * count.total
     return StateBytes(
         static=StaticBytes(
-            parameters=dtype * (count.total + count.frozen) - (dtype - 1) * count.one_byte,
+            parameters=_parameter_bytes(count, dtype, groups, sharded=sharding.parameters),
             gradients=buffered,
             optimizer=states,
             other=_other(job) + held,
         ),
-        gradients_in_backward=0 if job.ddp is not None else dtype * count.total,
+        gradients_in_backward=appearing,
         step_transient=transient,
     )
 
 
+def _split(count: ParameterCount, groups: Parallelism) -> tuple[int, int]:
+    """Return a rank's share of the dense and of the routed experts' parameters."""
+    return -(-count.dense // groups.dense_shards), -(-count.expert // groups.expert_shards)
+
+
+def _parameter_bytes(
+    count: ParameterCount, dtype: int, groups: Parallelism, *, sharded: bool
+) -> int:
+    held = dtype * (count.total + count.frozen) - (dtype - 1) * count.one_byte
+    if not sharded:
+        return held
+    elements = max(1, count.total + count.frozen)
+    frozen = -(-count.frozen // groups.dense_shards)
+    return held * (sum(_split(count, groups)) + frozen) // elements
+
+
 def is_distributed(job: JobConfig) -> bool:
     """Say whether optimizer states are sharded over data parallel ranks."""
-    return bool(
-        (job.ddp is not None and job.ddp.use_distributed_optimizer)
-        or (job.optimizer is not None and job.optimizer.use_distributed_optimizer)
-    )
+    return sharding_of(job).states
 
 
-def gradient_dtype_bytes(job: JobConfig, parameter: int) -> int:
-    """Return the bytes of one element of the main gradient buffer."""
-    if job.ddp is None:
-        return parameter
-    return 4 if job.ddp.grad_reduce_in_fp32 else parameter
+def offloaded_share(optimizer: OptimizerConfig) -> float:
+    """Return the share of the parameters whose states live on the host.
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py
+    HybridDeviceOptimizer._get_sub_optimizer_param_groups.
+    """
+    return optimizer.optimizer_offload_fraction if optimizer.optimizer_cpu_offload else 0.0
 
 
 def optimizer_bytes_per_parameter(optimizer: OptimizerConfig, parameter: int) -> int:

@@ -108,21 +108,25 @@ def group_of(
     )
 
 
-def chunk_peak(units: Sequence[Unit]) -> ChunkPeak:
+def chunk_peak(units: Sequence[Unit], queue: int | None = None) -> ChunkPeak:
     """Walk a chunk forward and backward once.
 
     The last unit may be the head; its forward is the loss phase.
+
+    Args:
+        units: The chunk.
+        queue: Most bytes of weight gradients that later units leave; ``None`` for no limit.
     """
     left = sum(unit.left_behind for unit in units)
     return ChunkPeak(
         saved=sum(unit.saved for unit in units),
         left_behind=left,
-        first=_heights(units, 0),
-        later=_heights(units, left),
+        first=_heights(units, 0, queue),
+        later=_heights(units, left, queue),
     )
 
 
-def _heights(units: Sequence[Unit], replaced: int) -> Heights:
+def _heights(units: Sequence[Unit], replaced: int, queue: int | None) -> Heights:
     """Find the highest points; ``replaced`` bytes left behind are gone from the start."""
     before, gone = 0, replaced
     forward = loss = forward_unit = 0
@@ -142,7 +146,7 @@ def _heights(units: Sequence[Unit], replaced: int) -> Heights:
         if high > backward:
             backward, backward_unit = high, index
         gone -= 0 if replaced else unit.left_behind
-        gradients += unit.weight_grads
+        gradients = waiting(gradients + unit.weight_grads, queue)
     return Heights(
         forward=forward,
         forward_unit=forward_unit,
@@ -152,9 +156,14 @@ def _heights(units: Sequence[Unit], replaced: int) -> Heights:
     )
 
 
-def alive_in_backward(units: Sequence[Unit], at: int) -> Owners:
+def waiting(gradients: int, queue: int | None) -> int:
+    """Return what a queue of so many bytes holds of some gradients."""
+    return gradients if queue is None else min(gradients, queue)
+
+
+def alive_in_backward(units: Sequence[Unit], at: int, queue: int | None = None) -> Owners:
     """Say what a chunk holds at the highest point of one unit's backward."""
-    gradients = sum(unit.weight_grads for unit in units[at + 1 :])
+    gradients = waiting(sum(unit.weight_grads for unit in units[at + 1 :]), queue)
     return _merge(
         units[at].alive_at_backward_peak,
         (("weight gradients", gradients),),

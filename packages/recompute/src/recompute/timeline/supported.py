@@ -1,0 +1,168 @@
+"""Settings that change memory and are not, or not wholly, modelled: refused or listed, never ignored.
+
+Each row has a condition over the job; ``refuse`` names what makes the answer wrong by more than a
+transient, ``listed`` what is of second order and comes with the answer as an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from recompute.config.schema import Assumption, JobConfig
+from recompute.config.versions import transformer_engine_at_least
+from recompute.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A setting that is not modelled."""
+
+    field: str
+    what: str
+    hint: str
+    when: Callable[[JobConfig], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A setting whose effect is left out, or taken in a simple form."""
+
+    id: str
+    text: str
+    when: Callable[[JobConfig], bool]
+
+
+def _unknown(job: JobConfig, name: str) -> object:
+    return job.unmodelled.get(f"ddp.{name}")
+
+
+def _torch_fsdp2(job: JobConfig) -> bool:
+    return job.ddp is not None and job.ddp.use_torch_fsdp2
+
+
+def _hybrid(job: JobConfig) -> bool:
+    outer = _unknown(job, "outer_dp_sharding_strategy")
+    return job.ddp is not None and job.ddp.use_megatron_fsdp and outer not in {None, "no_shard"}
+
+
+def _graphs(job: JobConfig) -> bool:
+    model = job.model
+    return model.enable_cuda_graph or model.external_cuda_graph or model.cuda_graph_impl != "none"
+
+
+REFUSED: Final = (
+    Refusal(
+        field="ddp.outer_dp_sharding_strategy",
+        what="hybrid sharding that also splits states over the outer data-parallel group",
+        hint="set ddp.outer_dp_sharding_strategy=no_shard",
+        when=_hybrid,
+    ),
+    Refusal(
+        field="ddp.use_torch_fsdp2",
+        what="torch FSDP2 over a mixture of experts",
+        hint="use ddp.use_megatron_fsdp=true, whose expert groups are modelled",
+        when=lambda job: _torch_fsdp2(job) and job.model.num_moe_experts is not None,
+    ),
+    Refusal(
+        field="model.cpu_offloading_weights",
+        what="offloading of weights",
+        hint="set model.cpu_offloading_weights=false",
+        when=lambda job: job.model.cpu_offloading and job.model.cpu_offloading_weights,
+    ),
+    Refusal(
+        field="model.cpu_offloading",
+        what="cpu_offloading of Transformer Engine before 2.10 or with NVTE_CPU_OFFLOAD_V1=1",
+        hint="set framework.transformer_engine=2.10 or newer, or model.cpu_offloading=false",
+        when=lambda job: (
+            job.model.cpu_offloading
+            and (
+                job.environment.get("NVTE_CPU_OFFLOAD_V1") == "1"
+                or not transformer_engine_at_least(job, (2, 10))
+            )
+        ),
+    ),
+    Refusal(
+        field="model.cpu_offloading_double_buffering",
+        what="double buffering of reloaded layers",
+        hint="set model.cpu_offloading_double_buffering=false",
+        when=lambda job: job.model.cpu_offloading and job.model.cpu_offloading_double_buffering,
+    ),
+    Refusal(
+        field="model.moe_paged_stash",
+        what="moe_paged_stash",
+        hint="set model.moe_paged_stash=false",
+        when=lambda job: job.model.moe_paged_stash,
+    ),
+)
+
+LISTED: Final = (
+    Listed(
+        id="graph-pools",
+        text="CUDA graphs: pools of captured graphs and their static inputs come on top of the "
+        "allocated peak and are not counted",
+        when=_graphs,
+    ),
+    Listed(
+        id="delayed-weight-gradients",
+        text="delay_wgrad_compute: inputs and output gradients that wait for their weight gradient "
+        "within one layer's backward are not counted",
+        when=lambda job: job.model.delay_wgrad_compute,
+    ),
+    Listed(
+        id="overlapped-expert-exchange",
+        text="overlap_moe_expert_parallel_comm: one micro-batch's forward frees no more and no less "
+        "than it fills of the other's backward, layer by layer; what both hold in the same layer for a "
+        "moment is counted once",
+        when=lambda job: job.model.overlap_moe_expert_parallel_comm,
+    ),
+    Listed(
+        id="offload-keeps-up",
+        text="offloaded activations are gone as soon as their group's forward is over and return "
+        "one group ahead of its backward: transfers keep up with compute",
+        when=lambda job: job.model.cpu_offloading or job.model.fine_grained_activation_offloading,
+    ),
+    Listed(
+        id="fsdp-gathering",
+        text="Megatron FSDP: weights gathered ahead and gradients waiting for their reduction fill "
+        "their queues (half a billion and a billion elements), as they do when communication is slow",
+        when=lambda job: (
+            job.ddp is not None
+            and job.ddp.use_megatron_fsdp
+            and job.ddp.data_parallel_sharding_strategy in {"optim_grads", "optim_grads_params"}
+        ),
+    ),
+    Listed(
+        id="user-buffers",
+        text="nccl_ub: the registered buffers' padding is not counted",
+        when=lambda job: job.ddp is not None and job.ddp.nccl_ub,
+    ),
+    Listed(
+        id="optimizer-offload",
+        text="optimizer_cpu_offload: whole parameters move, so the share on the host is "
+        "optimizer_offload_fraction up to one parameter",
+        when=lambda job: job.optimizer is not None and job.optimizer.optimizer_cpu_offload,
+    ),
+)
+
+
+def refuse_unmodelled(job: JobConfig) -> None:
+    """Refuse a job that holds something the model would answer wrongly.
+
+    Raises:
+        UnsupportedError: ``unsupported-setting``, naming the field.
+    """
+    for row in REFUSED:
+        if row.when(job):
+            raise UnsupportedError(
+                "unsupported-setting",
+                f"{row.what} is not modelled",
+                hint=row.hint,
+                data={"field": row.field},
+            )
+
+
+def listed(job: JobConfig) -> tuple[Assumption, ...]:
+    """Return the assumptions that a job's settings bring."""
+    return tuple(Assumption(id=row.id, text=row.text) for row in LISTED if row.when(job))

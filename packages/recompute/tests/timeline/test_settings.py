@@ -1,0 +1,239 @@
+"""Settings that move memory elsewhere: sharding, offloading, overlap; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from recompute.config.choice import NO_RECOMPUTE, selective
+from recompute.config.schema import DdpConfig, FrameworkConfig, JobConfig, OptimizerConfig
+from recompute.errors import UnsupportedError
+from recompute.timeline.predict import Predictor
+from recompute.timeline.static import ParameterCount, state_bytes
+from recompute.timeline.supported import LISTED, REFUSED
+from recompute.timeline.types import Phase, RankPeak
+
+from .jobs import megatron_job
+
+COUNT = ParameterCount(dense=8_000_000, expert=0)
+EXPERTS: dict[str, Any] = {
+    "num_moe_experts": 8,
+    "moe_ffn_hidden_size": 2048,
+    "moe_grouped_gemm": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "multi_latent_attention": True,
+    "q_lora_rank": 512,
+}
+
+
+def fsdp(strategy: str, *, gpus: int = 8, core: str = "0.16", **ddp: Any) -> JobConfig:
+    given = megatron_job(gpus=gpus, batch=2 * gpus)
+    wrapper = DdpConfig(
+        use_megatron_fsdp=True,
+        use_distributed_optimizer=True,
+        data_parallel_sharding_strategy=strategy,
+        grad_reduce_in_fp32=True,
+        **ddp,
+    )
+    return replace(given, ddp=wrapper, framework=FrameworkConfig(megatron_core=core))
+
+
+def hot(job: JobConfig) -> RankPeak:
+    return Predictor(job).predict(NO_RECOMPUTE).hot
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameters", "gradients", "states"),
+    [
+        ("no_shard", 2, 4, 12),
+        ("optim", 2, 4, 12 / 8),
+        ("optim_grads", 2, 4 / 8, 12 / 8),
+        ("optim_grads_params", 2 / 8, 4 / 8, 12 / 8),
+    ],
+)
+def test_each_strategy_splits_what_its_name_says(
+    strategy: str, parameters: float, gradients: float, states: float
+) -> None:
+    static = state_bytes(fsdp(strategy), COUNT).static
+    assert static.parameters == parameters * COUNT.dense
+    assert static.gradients == gradients * COUNT.dense
+    assert static.optimizer == states * COUNT.dense
+
+
+def test_main_gradients_have_the_parameters_dtype_from_core_0_17_on() -> None:
+    newer = fsdp("optim", core="0.17")
+    assert state_bytes(newer, COUNT).static.gradients == 2 * COUNT.dense
+    asked = replace(newer, unmodelled={"ddp.megatron_fsdp_main_grads_dtype": "fp32"})
+    assert state_bytes(asked, COUNT).static.gradients == 4 * COUNT.dense
+
+
+def test_sharding_everything_pays_with_whole_weights_while_a_layer_runs() -> None:
+    whole, split = hot(fsdp("optim_grads")), hot(fsdp("optim_grads_params"))
+    assert split.static.parameters < whole.static.parameters / 7
+    assert split.activation_bytes_at_peak > whole.activation_bytes_at_peak
+    assert split.peak.peak_bytes < whole.peak.peak_bytes
+
+
+def test_one_rank_shards_nothing() -> None:
+    assert hot(fsdp("optim_grads_params", gpus=1)).peak.phase is hot(megatron_job()).peak.phase
+    alone = Predictor(fsdp("optim_grads_params", gpus=1)).predict(NO_RECOMPUTE, composition=True)
+    assert "gathered weights" not in {o.owner for o in alone.hot.alive_at_peak}
+
+
+def test_gathered_weights_are_named_where_they_are_alive() -> None:
+    row = Predictor(fsdp("optim_grads_params")).predict(NO_RECOMPUTE, composition=True).hot
+    owners = {o.owner: o.bytes for o in row.alive_at_peak}
+    assert owners["gathered weights"] > 0
+    assert sum(owners.values()) == pytest.approx(row.peak.peak_bytes, rel=1e-3)
+
+
+def test_double_buffers_are_there_all_step_long() -> None:
+    plain, double = fsdp("optim_grads_params"), fsdp("optim_grads_params", fsdp_double_buffer=True)
+    assert hot(double).static.other > hot(plain).static.other
+
+
+def test_torch_fsdp2_splits_everything_and_its_gradients_appear_in_backward() -> None:
+    given = replace(
+        megatron_job(gpus=8, batch=16),
+        ddp=DdpConfig(use_torch_fsdp2=True),
+        optimizer=OptimizerConfig(),
+    )
+    state = state_bytes(given, COUNT)
+    assert state.static.parameters == 2 * COUNT.dense // 8
+    assert (state.static.gradients, state.gradients_in_backward) == (0, 2 * COUNT.dense // 8)
+    assert state.static.optimizer == 12 * COUNT.dense // 8
+    assert state.step_transient == 4 * COUNT.dense // 8
+    row = hot(given)
+    assert row.peak.peak_bytes < hot(megatron_job(gpus=8, batch=16)).peak.peak_bytes
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.0, 12), (0.5, 6), (1.0, 0)])
+def test_optimizer_states_on_the_host(share: float, left: int) -> None:
+    offload = OptimizerConfig(
+        use_distributed_optimizer=True,
+        optimizer_cpu_offload=True,
+        optimizer_offload_fraction=share,
+    )
+    given = replace(megatron_job(), optimizer=offload)
+    assert state_bytes(given, COUNT).static.optimizer == left * COUNT.dense
+
+
+def test_cpu_offloading_moves_the_first_layers() -> None:
+    kept, moved = (
+        hot(megatron_job(cpu_offloading=on, cpu_offloading_num_layers=4)) for on in (False, True)
+    )
+    layers = kept.activation_bytes_after_forward - moved.activation_bytes_after_forward
+    assert layers > 0.4 * kept.activation_bytes_after_forward
+    assert moved.peak.peak_bytes < kept.peak.peak_bytes
+
+
+def test_fine_grained_offloading_empties_all_layers_but_the_last() -> None:
+    modules = ("core_attn", "attn_proj", "expert_fc1", "moe_act")
+    job = megatron_job(**EXPERTS, fine_grained_activation_offloading=True, offload_modules=modules)
+    kept, moved = hot(megatron_job(**EXPERTS)), hot(job)
+    assert moved.activation_bytes_after_forward < 0.7 * kept.activation_bytes_after_forward
+    half = hot(replace(job, model=replace(job.model, activation_offload_fraction=0.5)))
+    assert (
+        moved.activation_bytes_after_forward
+        < half.activation_bytes_after_forward
+        < kept.activation_bytes_after_forward
+    )
+
+
+def test_an_output_that_another_module_saves_too_stays_unless_both_offload() -> None:
+    """attn_proj's input is core_attn's output (Megatron refuses attn_proj alone for that)."""
+    one, both = (
+        hot(
+            megatron_job(
+                **EXPERTS, fine_grained_activation_offloading=True, offload_modules=modules
+            )
+        )
+        for modules in (("core_attn",), ("core_attn", "attn_proj"))
+    )
+    assert both.activation_bytes_after_forward < one.activation_bytes_after_forward
+
+
+def test_small_tensors_stay() -> None:
+    job = megatron_job(
+        **EXPERTS,
+        fine_grained_activation_offloading=True,
+        offload_modules=("core_attn", "attn_proj"),
+        min_offloaded_tensor_size=1 << 40,
+    )
+    assert hot(job).phases == hot(megatron_job(**EXPERTS)).phases
+
+
+def test_a_replay_reads_inputs_that_had_left() -> None:
+    job = megatron_job(
+        **EXPERTS,
+        fine_grained_activation_offloading=True,
+        offload_modules=("attn_norm", "qkv_linear", "mlp_norm", "moe_act"),
+    )
+    choice = selective("layernorm", "moe_act", "mla_up_proj")
+    alone = Predictor(megatron_job(**EXPERTS)).predict(choice).hot
+    both = Predictor(job).predict(choice).hot
+    assert both.activation_bytes_after_forward < alone.activation_bytes_after_forward
+    assert both.peak.peak_bytes < alone.peak.peak_bytes
+
+
+REFUSED_JOBS: dict[str, JobConfig] = {
+    "ddp.outer_dp_sharding_strategy": replace(
+        fsdp("optim_grads_params"), unmodelled={"ddp.outer_dp_sharding_strategy": "optim"}
+    ),
+    "ddp.use_torch_fsdp2": replace(megatron_job(**EXPERTS), ddp=DdpConfig(use_torch_fsdp2=True)),
+    "model.cpu_offloading_weights": megatron_job(
+        cpu_offloading=True, cpu_offloading_num_layers=2, cpu_offloading_weights=True
+    ),
+    "model.cpu_offloading": replace(
+        megatron_job(cpu_offloading=True, cpu_offloading_num_layers=2),
+        framework=FrameworkConfig(transformer_engine="2.9"),
+    ),
+    "model.cpu_offloading_double_buffering": megatron_job(
+        cpu_offloading=True, cpu_offloading_num_layers=2, cpu_offloading_double_buffering=True
+    ),
+    "model.moe_paged_stash": megatron_job(moe_paged_stash=True, **EXPERTS),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.field)
+def test_what_is_not_modelled_is_named(row: Any) -> None:
+    with pytest.raises(UnsupportedError, match="is not modelled") as caught:
+        Predictor(REFUSED_JOBS[row.field])
+    assert caught.value.code == "unsupported-setting"
+    assert caught.value.data == {"field": row.field}
+    assert not row.when(megatron_job())
+
+
+LISTED_JOBS: dict[str, JobConfig] = {
+    "graph-pools": megatron_job(cuda_graph_impl="local"),
+    "delayed-weight-gradients": megatron_job(delay_wgrad_compute=True),
+    "overlapped-expert-exchange": megatron_job(overlap_moe_expert_parallel_comm=True, **EXPERTS),
+    "offload-keeps-up": megatron_job(cpu_offloading=True, cpu_offloading_num_layers=2),
+    "fsdp-gathering": fsdp("optim_grads"),
+    "user-buffers": fsdp("optim_grads_params", nccl_ub=True),
+    "optimizer-offload": replace(
+        megatron_job(), optimizer=OptimizerConfig(optimizer_cpu_offload=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("row", LISTED, ids=lambda row: row.id)
+def test_what_is_left_out_comes_with_the_answer(row: Any) -> None:
+    ids = {a.id for a in Predictor(LISTED_JOBS[row.id]).predict(NO_RECOMPUTE).assumptions}
+    assert row.id in ids
+    plain = Predictor(megatron_job()).predict(NO_RECOMPUTE).assumptions
+    assert row.id not in {a.id for a in plain}
+
+
+def test_whole_gradients_wait_for_at_most_a_communication_unit() -> None:
+    """One billion elements of 4 bytes: a chunk with more of them stops growing there."""
+    small, large = (
+        Predictor(replace(fsdp("optim_grads"), model=replace(megatron_job().model, num_layers=n)))
+        for n in (2, 48)
+    )
+    for predictor in (small, large):
+        phases = {p.phase for p in predictor.predict(NO_RECOMPUTE).hot.phases}
+        assert Phase.BACKWARD in phases
+    assert large._queue == 4 * 10**9
