@@ -41,6 +41,8 @@ class Settings:
     registry: str | None = None
     """URL or ``file:///DIR`` of a registry; ``None`` means the local data folder."""
     limits: Limits = Limits()
+    read_only: bool = False
+    """Write nothing into ``data``: it is another's registry, perhaps on a read-only disk."""
     index_on_demand: bool = True
     """Index a repository from its host when a reference names one that is not held."""
     allow_private: bool = False

@@ -154,7 +154,7 @@ def test_a_rate_limit_is_honoured_until_it_is_over(
     told.status, told.headers = 429, {"Retry-After": "3600"}
     repository.commit({"s/SKILL.md": skill("s")})
     index(repository, settings, monkeypatch)
-    known = known_source(settings.data, "github.com", "acme/tools")
+    known = known_source(settings.data, "github.com", "acme/tools", "r1")
     assert known is not None
     location, words, notes = ask(locate("github:acme/tools"), known.source, settings, named=False)
     assert (told.asked, words) == (1, None)

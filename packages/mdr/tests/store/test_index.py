@@ -174,7 +174,7 @@ def test_a_failed_transaction_leaves_nothing(engine: Engine) -> None:
 
 def test_the_quick_answer_is_the_index_s_answer(engine: Engine, tmp_path: Path) -> None:
     write(engine, version("1", 0), version("2", 1))
-    quick = known_source(tmp_path, "github.com", "acme/TOOLS")
+    quick = known_source(tmp_path, "github.com", "acme/TOOLS", "r1")
     slow = Index(engine)
     row = slow.source("github.com", "acme/tools")
     assert row is not None
@@ -184,7 +184,7 @@ def test_the_quick_answer_is_the_index_s_answer(engine: Engine, tmp_path: Path) 
         slow.totals(row.id),
         slow.skipped(row.id),
     )
-    assert known_source(tmp_path, "github.com", "o/r") is None
+    assert known_source(tmp_path, "github.com", "o/r", "r1") is None
 
 
 def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         open_database(tmp_path, create=False)
     assert caught.value.code == "index-newer"
-    assert known_source(tmp_path, "github.com", "acme/tools") is None
+    assert known_source(tmp_path, "github.com", "acme/tools", "r1") is None
 
 
 def test_a_file_that_is_no_database_is_an_error_in_words(tmp_path: Path) -> None:

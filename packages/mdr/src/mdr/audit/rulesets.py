@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mdr.audit import newest
 from mdr.audit.checks.blob import BASE64
 from mdr.audit.checks.comments import HTML_COMMENT
 from mdr.audit.checks.credentials import CREDENTIAL
@@ -46,7 +47,7 @@ R1: Final[tuple[Check, ...]] = (
 """The 17 checks of the seed page, in its order."""
 
 RULESETS: Final[Mapping[str, tuple[Check, ...]]] = {"r1": R1}
-LATEST: Final = "r1"
+LATEST: Final = newest.LATEST
 
 
 def ruleset_of(name: str) -> tuple[Check, ...]:

@@ -38,7 +38,9 @@ SHOWN_FINDINGS = 5
     "--min-grade", type=click.Choice(list("ABCDF")), help="Lowest grade that passes (default D)."
 )
 @click.option("--force", is_flag=True, help="Replace bytes mdr did not write, keeping a backup.")
-@click.option("--no-index", is_flag=True, help="Do not index a repository that the registry lacks.")
+@click.option(
+    "--no-index", "--offline", "no_index", is_flag=True, help="Ask no host: use what is indexed."
+)
 @json_option
 @place_options
 def command(

@@ -14,12 +14,11 @@ import click
 from mdr.artifact.types import Kind
 from mdr.audit.types import GRADES
 from mdr.cli.options import json_option, place_options
-from mdr.errors import StoreError, UsageError
+from mdr.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mdr.digest import Sha256
     from mdr.settings import Limits, Settings
 
 NAMED: Final = ("SKILL.md", "skill.md")
@@ -217,6 +216,7 @@ def from_registry(reference: str, kind: Kind | None, settings: Settings) -> Targ
     from mdr.errors import BadReference
     from mdr.reference.parse import parse
     from mdr.registry import open_registry
+    from mdr.registry.showing import content, folder_content
 
     try:
         parsed = parse(reference)
@@ -231,20 +231,10 @@ def from_registry(reference: str, kind: Kind | None, settings: Settings) -> Targ
     resolved = registry.resolve(parsed)
     artifact = resolved.artifact
 
-    def blob(digest: Sha256) -> bytes:
-        data = registry.blob(digest)
-        if data is None:
-            raise StoreError(
-                "blob-missing", f"the registry lacks {digest}", hint="run mdr fsck --repair"
-            )
-        return data
-
-    skill = artifact.kind is Kind.SKILL
-    files = tuple((entry.path, entry.mode.value, blob(entry.sha256)) for entry in resolved.files)
     return Target(
         name=f"{artifact.ref}@{resolved.version.label}",
-        data=blob(resolved.version.sha256),
+        data=content(registry, resolved.version),
         kind=kind or artifact.kind,
         folder=artifact.folder.rpartition("/")[2] or None,
-        files=files if skill else None,
+        files=folder_content(registry, resolved) if artifact.kind is Kind.SKILL else None,
     )

@@ -16,7 +16,9 @@ SCHEMA = "mdr.outdated/1"
 
 
 @click.command("outdated")
-@click.option("--no-index", is_flag=True, help="Do not index a repository that the registry lacks.")
+@click.option(
+    "--no-index", "--offline", "no_index", is_flag=True, help="Ask no host: use what is indexed."
+)
 @json_option
 @place_options
 def command(*, no_index: bool, as_json: bool, settings: Settings) -> int:

@@ -23,7 +23,9 @@ SCHEMA = "mdr.show/1"
 @click.option(
     "--content", "raw", is_flag=True, help="Write the file's bytes, exactly, and nothing else."
 )
-@click.option("--no-index", is_flag=True, help="Do not index a repository that the registry lacks.")
+@click.option(
+    "--no-index", "--offline", "no_index", is_flag=True, help="Ask no host: use what is indexed."
+)
 @json_option
 @place_options
 def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Settings) -> int:

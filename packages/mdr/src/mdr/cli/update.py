@@ -32,7 +32,9 @@ MAX_DIFF_LINES = 400
 @click.option(
     "--force", is_flag=True, help="Replace edited files, keeping a backup; never moves a sha256."
 )
-@click.option("--no-index", is_flag=True, help="Do not index a repository that the registry lacks.")
+@click.option(
+    "--no-index", "--offline", "no_index", is_flag=True, help="Ask no host: use what is indexed."
+)
 @json_option
 @place_options
 def command(

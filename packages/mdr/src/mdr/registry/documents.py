@@ -54,7 +54,7 @@ def version_document(version: Version) -> dict[str, Any]:
         "size": version.size,
         "sha256": version.sha256,
         "manifest_sha256": version.manifest_sha256,
-        "grade": version.grade,
+        "grade": version.grade or None,
         "ruleset": version.ruleset,
         "same_bytes": list(version.same_bytes),
         "folder_revisions": [folder_revision_document(each) for each in version.folder_revisions],

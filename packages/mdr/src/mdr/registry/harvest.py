@@ -91,18 +91,18 @@ def harvest(
     blobs = FileBlobStore(root)
     found: dict[Oid, Read] = {}
     number = workers or os.cpu_count() or 1
-    with _executor(len(names), number) as pool:
+    with executor(len(names), number) as pool:
         files = max(SMALL, len(names) // (number * PIECES_PER_PROCESS))
         pieces = list(chunks(names, work.sizes, files=files, total=PIECE_BYTES))
         jobs = [(source, root, piece, _share(piece, work)) for piece in pieces]
-        for reads in _each(pool, _read_piece, jobs):
+        for reads in each_result(pool, _read_piece, jobs):
             found |= {read.oid: read for read in reads}
             progress("reading and auditing", len(found), len(names))
         staged = [read.staged for read in found.values() if read.staged is not None]
         blobs.settle_content(staged)
         shares = [staged[start : start + 2048] for start in range(0, len(staged), 2048)]
         folders: set[str] = set()
-        for each in _each(pool, _rename_piece, [(root, share) for share in shares]):
+        for each in each_result(pool, _rename_piece, [(root, share) for share in shares]):
             folders |= each
     blobs.settle_names(folders)
     return found
@@ -133,14 +133,15 @@ def _read_piece(source: Source, root: Path, piece: Sequence[Oid], work: Work) ->
                 sha256=digest,
                 size=len(data),
                 staged=staged,
-                grades=tuple(_grade(data, digest, kind, work.ruleset) for kind in sorted(wanted)),
+                grades=tuple(grade(data, digest, kind, work.ruleset) for kind in sorted(wanted)),
                 description=describe(data) if oid in work.described else None,
             )
         )
     return reads
 
 
-def _grade(data: bytes, digest: Sha256, kind: Kind, ruleset: str) -> Grade:
+def grade(data: bytes, digest: Sha256, kind: Kind, ruleset: str) -> Grade:
+    """Audit one file and keep what the index keeps of it."""
     from mdr.audit.run import audit
 
     result = audit(data, kind=kind, ruleset=ruleset)
@@ -164,7 +165,8 @@ def _share(piece: Sequence[Oid], work: Work) -> Work:
 
 
 @contextmanager
-def _executor(count: int, number: int) -> Iterator[Executor | None]:
+def executor(count: int, number: int) -> Iterator[Executor | None]:
+    """Start ``number`` processes for ``count`` pieces of work, or none where that costs more."""
     if number < 2 or count < SMALL:
         yield None
         return
@@ -189,7 +191,7 @@ def _quiet() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _each(
+def each_result(
     pool: Executor | None, function: Callable[..., Result], jobs: Sequence[tuple[object, ...]]
 ) -> Iterator[Result]:
     """Yield results as they come."""

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mdr.audit import newest
 from mdr.source.locate import Location, locate
 from mdr.source.opening import current_head
 from mdr.store.quick import Known, known_source
@@ -66,10 +67,10 @@ def index_source(
     """
     started = time.monotonic()
     location = locate(text, name_as=name_as)
-    known = known_source(settings.data, location.host, location.repository)
+    known = _quick(location, settings)
     location, words, notes = _ask_host(location, known, settings, named=name_as is not None)
     if known is None:  # the host may have told another name
-        known = known_source(settings.data, location.host, location.repository)
+        known = _quick(location, settings)
     head = current_head(location, settings)
     new = 0
     if known is None or known.source.head != head.commit:
@@ -79,6 +80,8 @@ def index_source(
         _save_words(settings, location, words)
         known = None
     known = known or _known(settings, location)
+    if not known.graded:
+        notes += _regrade(settings, known, progress)
     return Indexed(
         source=text,
         host=known.source.host,
@@ -98,8 +101,26 @@ def _known(settings: Settings, location: Location) -> Known:
     row = stores.index.source(location.host, location.repository)
     assert row is not None
     return Known(
-        source=row, totals=stores.index.totals(row.id), skipped=stores.index.skipped(row.id)
+        source=row,
+        totals=stores.index.totals(row.id),
+        skipped=stores.index.skipped(row.id),
+        graded=not stores.index.ungraded(row.id, newest.LATEST),
     )
+
+
+def _quick(location: Location, settings: Settings) -> Known | None:
+    return known_source(settings.data, location.host, location.repository, newest.LATEST)
+
+
+def _regrade(settings: Settings, known: Known, progress: Progress) -> tuple[str, ...]:
+    """Grade by a ruleset that is newer than the last indexing."""
+    from mdr.registry.regrading import regrade
+
+    lost = regrade(_open(settings), known.source, newest.LATEST, settings, progress)
+    if not lost:
+        return ()
+    files = "1 file" if lost == 1 else f"{lost:,} files"
+    return (f"{files} without a grade by {newest.LATEST}: bytes lost; run mdr fsck --repair",)
 
 
 def _open(settings: Settings) -> Stores:

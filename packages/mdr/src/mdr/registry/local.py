@@ -37,7 +37,13 @@ def settings_for(settings: Settings) -> Settings:
             f"cannot use the registry {settings.registry!r}: only file:///DIR is supported",
             hint="leave out --registry and MDR_REGISTRY to use the local data folder",
         )
-    return replace(settings, data=Path(unquote(parts.path)), registry=None, index_on_demand=False)
+    return replace(
+        settings,
+        data=Path(unquote(parts.path)),
+        registry=None,
+        read_only=True,
+        index_on_demand=False,
+    )
 
 
 class LocalRegistry:
@@ -56,8 +62,7 @@ class LocalRegistry:
         """
         source = self._source(reference)
         candidates = self._candidates(source, reference)
-        ruleset = _ruleset()
-        versions = self._stores.index.versions_of(candidates, ruleset)
+        versions = self._stores.index.versions_of(candidates, _ruleset())
         matches = [
             (artifact, chosen)
             for artifact in candidates
@@ -73,7 +78,8 @@ class LocalRegistry:
             mdr.errors.BadReference: not-found, ambiguous-reference.
         """
         artifact = self.resolve(reference).artifact
-        return artifact, self._stores.index.versions(artifact, _ruleset())
+        found = self._stores.index.versions(artifact, _ruleset())
+        return artifact, self._graded(artifact, found)
 
     def files(self, reference: Reference) -> tuple[FileEntry, ...]:
         """Return the files of the version that a reference means."""
@@ -232,13 +238,22 @@ class LocalRegistry:
             f"left out of the folder: {each.path} ({each.reason})"
             for each in index.omitted(artifact.id, version.label)
         )
+        (graded,) = self._graded(artifact, [version])
         return Resolved(
             artifact=artifact,
-            version=version,
+            version=graded,
             files=files,
             source=source_info(source),
             notes=notes + omitted,
         )
+
+    def _graded(self, artifact: Artifact, versions: Sequence[Version]) -> tuple[Version, ...]:
+        """Grade here what was indexed under an older ruleset."""
+        if all(each.grade for each in versions):
+            return tuple(versions)
+        from mdr.registry.regrading import graded_now
+
+        return graded_now(self._stores, artifact.kind, versions, _ruleset())
 
 
 def source_info(source: SourceRow) -> SourceInfo:
@@ -306,6 +321,6 @@ def _address(reference: Reference) -> str:
 
 
 def _ruleset() -> str:
-    from mdr.audit.rulesets import LATEST
+    from mdr.audit import newest
 
-    return LATEST
+    return newest.LATEST

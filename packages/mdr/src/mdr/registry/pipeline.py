@@ -89,13 +89,13 @@ def replay_line(source: Source, job: Job) -> Line:
 
 def read_content(source: Source, line: Line, job: Job) -> Content:
     """Find out hash, size and grade of every blob of the line; read those that are new."""
-    from mdr.audit.rulesets import LATEST
+    from mdr.audit import newest
 
     index = job.stores.index
     wanted = wanted_objects(line)
     known = index.source(job.location.host, job.location.repository)
     old = index.known_objects(known.id) if known is not None else {}
-    graded = index.graded(LATEST)
+    graded = index.graded(newest.LATEST)
     kinds = {
         oid: missing
         for oid, each in wanted.kinds.items()
@@ -110,7 +110,7 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
     limit = job.settings.limits.max_file_bytes
     readable = {oid: size for oid, size in sizes.items() if size is not None and size <= limit}
     index.engine.dispose()  # no connection may be shared with the processes started now
-    work = Work(sizes=readable, kinds=kinds, described=wanted.latest, ruleset=LATEST)
+    work = Work(sizes=readable, kinds=kinds, described=wanted.latest, ruleset=newest.LATEST)
     root, workers = job.stores.data, job.settings.workers
     reads = harvest(source, root, work, workers=workers, progress=job.progress)
     links = [oid for oid in wanted.links if oid in reads or oid in old]

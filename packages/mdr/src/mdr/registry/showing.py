@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mdr.artifact.types import Kind
-from mdr.errors import StoreError
+from mdr.errors import IntegrityError
 from mdr.registry.documents import artifact_document, file_documents, version_document
 
 if TYPE_CHECKING:
+    from mdr.digest import Sha256
     from mdr.reference.types import Reference
     from mdr.registry.interface import Registry, Resolved
     from mdr.version.types import Version
@@ -42,18 +43,38 @@ def content(registry: Registry, version: Version) -> bytes:
     """Return the bytes of a version's own file.
 
     Raises:
-        mdr.errors.StoreError: blob-missing.
-        mdr.errors.IntegrityError: blob-corrupt.
+        mdr.errors.IntegrityError: blob-missing, blob-corrupt.
     """
-    data = registry.blob(version.sha256)
+    return held(registry, version.sha256, f"the file of {version.label}")
+
+
+def held(registry: Registry, digest: Sha256, what: str) -> bytes:
+    """Return bytes that the index says are here; nothing is ever judged without those that are lost.
+
+    Raises:
+        mdr.errors.IntegrityError: blob-missing, blob-corrupt.
+    """
+    data = registry.blob(digest)
     if data is None:
-        raise StoreError(
+        raise IntegrityError(
             "blob-missing",
-            f"the bytes of {version.label} are not in the store",
-            hint="run mdr fsck --repair",
-            data={"sha256": version.sha256},
+            f"the bytes of {what} are lost: the index names {digest[:16]}, and the store lacks it",
+            hint="run mdr fsck --repair, which reads them from their repository again",
+            data={"sha256": digest},
         )
     return data
+
+
+def folder_content(registry: Registry, resolved: Resolved) -> tuple[tuple[str, str, bytes], ...]:
+    """Return (path, mode, bytes) of every file of a version's folder.
+
+    Raises:
+        mdr.errors.IntegrityError: blob-missing, blob-corrupt.
+    """
+    return tuple(
+        (entry.path, entry.mode.value, held(registry, entry.sha256, entry.path))
+        for entry in resolved.files
+    )
 
 
 def audit_document(registry: Registry, resolved: Resolved) -> dict[str, Any]:
@@ -66,14 +87,9 @@ def audit_document(registry: Registry, resolved: Resolved) -> dict[str, Any]:
     data = content(registry, resolved.version)
     skill = artifact.kind is Kind.SKILL
     folder = artifact.folder.rpartition("/")[2] or None
-    files = [
-        (entry.path, entry.mode.value, blob)
-        for entry in resolved.files
-        if (blob := registry.blob(entry.sha256)) is not None
-    ]
     document = audit(data, kind=artifact.kind).to_document(
         spec=spec_conformance(data, folder) if skill else (),
-        bundle=bundle_audit(files) if skill else None,
+        bundle=bundle_audit(folder_content(registry, resolved)) if skill else None,
     )
     document.pop("schema", None)
     return document

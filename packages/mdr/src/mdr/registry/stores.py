@@ -52,7 +52,7 @@ def open_stores(settings: Settings, *, create: bool) -> Stores | None:
                 f"the data folder {settings.data} cannot be created: {error.strerror}",
                 hint="check permissions, or name another folder with --data",
             ) from error
-    engine = open_database(settings.data, create=create)
+    engine = open_database(settings.data, create=create, read_only=settings.read_only)
     if engine is None:
         return None
     from mdr.store.index import Index

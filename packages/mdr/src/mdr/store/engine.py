@@ -7,6 +7,7 @@ indexers waits instead of failing half-way.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,24 +25,33 @@ HEAD_REVISION: Final = "0001"
 BUSY_SECONDS: Final = 120
 
 
-def open_database(data: Path, *, create: bool) -> Engine | None:
+def open_database(data: Path, *, create: bool, read_only: bool = False) -> Engine | None:
     """Open ``index.sqlite`` in the data folder and bring it to the current schema.
 
     Args:
         data: The data folder.
         create: Whether to create the index when it does not exist.
+        read_only: Whether to leave the folder as it is; an index of an older schema is an error then.
 
     Returns:
         ``None`` when it does not exist and is not to be created.
 
     Raises:
-        mdr.errors.StoreError: index-newer, index-unreadable, store-unwritable.
+        mdr.errors.StoreError: index-newer, index-older, index-unreadable, store-unwritable.
     """
     path = data / "index.sqlite"
     if not path.exists() and not create:
         return None
-    engine = _sqlite(path)
-    if _revision(engine, path) != HEAD_REVISION:
+    engine = _sqlite(path, read_only=read_only)
+    found = _revision(engine, path)
+    if found != HEAD_REVISION and read_only:
+        raise StoreError(
+            "index-older",
+            f"the index {path} has the older schema {found}, and is only read here",
+            hint="run any mdr command with --data on that folder once, by whoever may write to it",
+            data={"found": found, "known": HEAD_REVISION},
+        )
+    if found != HEAD_REVISION:
         with hold(data / "locks" / "migrate"):
             if _revision(engine, path) != HEAD_REVISION:
                 _migrate(engine)
@@ -72,17 +82,27 @@ def unreadable(error: Exception) -> StoreError:
     )
 
 
-def _sqlite(path: Path) -> Engine:
-    from sqlalchemy import create_engine, event
+def _sqlite(path: Path, *, read_only: bool) -> Engine:
+    import sqlite3
+
+    from sqlalchemy import URL, create_engine, event
+
+    address = f"{path.absolute().as_uri()}?{_mode(path) if read_only else 'mode=rwc'}"
+    settings = ["foreign_keys=ON"]
+    if not read_only:
+        settings += ["journal_mode=WAL", "synchronous=FULL"]
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(address, timeout=BUSY_SECONDS, uri=True, check_same_thread=False)
 
     engine = create_engine(
-        f"sqlite+pysqlite:///{path}", connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True
+        URL.create("sqlite+pysqlite", database=str(path)), creator=connect, hide_parameters=True
     )
 
     def connected(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions are ours, below
         cursor = connection.cursor()
-        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        for setting in settings:
             cursor.execute(f"PRAGMA {setting}")
         cursor.close()
 
@@ -93,6 +113,18 @@ def _sqlite(path: Path) -> Engine:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begin)
     return engine
+
+
+def _mode(path: Path) -> str:
+    """Choose how to read: beside a log the usual way, without one on a read-only disk as it stands.
+
+    A reader of a WAL database makes a small file beside it. Where that cannot be, SQLite must be told
+    that nothing changes, which is only true while no log waits to be folded in.
+    """
+    log = path.with_name(path.name + "-wal")
+    waiting = log.exists() and log.stat().st_size > 0
+    writable = os.access(path.parent, os.W_OK)
+    return "mode=ro" if waiting or writable else "mode=ro&immutable=1"
 
 
 def _revision(engine: Engine, path: Path) -> str | None:

@@ -6,7 +6,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from mdr.artifact.types import Artifact, Kind, Skipped
@@ -30,7 +30,7 @@ from mdr.version.types import FileEntry, FolderRevision, Version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine, Select
+    from sqlalchemy import ColumnElement, Connection, Engine, Select
 
 CHUNK = 500
 """Values in one ``IN (...)``; every database takes that many."""
@@ -177,6 +177,18 @@ class Index:
         rows = self._rows(select(grades.c.sha256, grades.c.kind).where(grades.c.ruleset == ruleset))
         return {(Sha256(row["sha256"]), Kind(row["kind"])) for row in rows}
 
+    def ungraded(self, source_id: int, ruleset: str) -> list[tuple[Sha256, Kind]]:
+        """Return the files of a repository's versions, and as what kind, that ``ruleset`` has not graded."""
+        statement = (
+            select(versions.c.sha256, artifacts.c.kind)
+            .join(artifacts, artifacts.c.id == versions.c.artifact_id)
+            .outerjoin(grades, _graded_by(ruleset))
+            .where(artifacts.c.source_id == source_id, grades.c.sha256.is_(None))
+            .distinct()
+            .order_by(versions.c.sha256, artifacts.c.kind)
+        )
+        return [(Sha256(row["sha256"]), Kind(row["kind"])) for row in self._rows(statement)]
+
     def manifest(self, digest: Sha256) -> tuple[FileEntry, ...] | None:
         """Return the files of a manifest, verified by its hash; ``None`` when it is not held.
 
@@ -216,16 +228,20 @@ def _source(row: Mapping[str, Any]) -> SourceRow:
     return SourceRow(**{key: row[key] for key in SourceRow.__slots__})
 
 
-def _version_rows(ids: Sequence[str], ruleset: str) -> Select[Any]:
-    graded = (
-        (grades.c.sha256 == versions.c.sha256)
-        & (grades.c.kind == artifacts.c.kind)
-        & (grades.c.ruleset == ruleset)
+def _graded_by(ruleset: str) -> ColumnElement[bool]:
+    """Join a version to its grade."""
+    return and_(
+        grades.c.sha256 == versions.c.sha256,
+        grades.c.kind == artifacts.c.kind,
+        grades.c.ruleset == ruleset,
     )
+
+
+def _version_rows(ids: Sequence[str], ruleset: str) -> Select[Any]:
     return (
         select(versions, grades.c.grade, artifacts.c.latest.label("latest_label"))
         .join(artifacts, artifacts.c.id == versions.c.artifact_id)
-        .outerjoin(grades, graded)
+        .outerjoin(grades, _graded_by(ruleset))
         .where(versions.c.artifact_id.in_(ids))
         .order_by(versions.c.artifact_id, versions.c.position.desc())
     )

@@ -26,15 +26,18 @@ class Known:
     source: SourceRow
     totals: Totals
     skipped: tuple[Skipped, ...]
+    graded: bool
+    """Whether every version has a grade of the ruleset asked about."""
 
 
-def known_source(data: Path, host: str, repository: str) -> Known | None:
+def known_source(data: Path, host: str, repository: str, ruleset: str) -> Known | None:
     """Look a repository up.
 
     Args:
         data: The data folder.
         host: Host, lower case.
         repository: ``owner/repo``; case is ignored.
+        ruleset: By which every version should be graded.
 
     Returns:
         ``None`` when it is not held, or when the index is not one this can read.
@@ -61,6 +64,7 @@ def known_source(data: Path, host: str, repository: str) -> Known | None:
                 source=source,
                 totals=_totals(connection, source.id),
                 skipped=_skipped(connection, source.id),
+                graded=_graded(connection, source.id, ruleset),
             )
     except sqlite3.Error:
         return None
@@ -73,6 +77,16 @@ def _totals(connection: sqlite3.Connection, source_id: int) -> Totals:
         (source_id,),
     ).fetchone()
     return Totals(artifacts=row[0], versions=row[1])
+
+
+def _graded(connection: sqlite3.Connection, source_id: int, ruleset: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM artifacts a JOIN versions v ON v.artifact_id = a.id "
+        "WHERE a.source_id = ? AND NOT EXISTS (SELECT 1 FROM grades g WHERE g.sha256 = v.sha256 "
+        "AND g.kind = a.kind AND g.ruleset = ?) LIMIT 1",
+        (source_id, ruleset),
+    ).fetchone()
+    return row is None
 
 
 def _skipped(connection: sqlite3.Connection, source_id: int) -> tuple[Skipped, ...]:

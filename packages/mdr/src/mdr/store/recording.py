@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from mdr.artifact.types import Artifact
-    from mdr.store.rows import HostWords, NewArtifact, NewLine
+    from mdr.store.rows import Grade, HostWords, NewArtifact, NewLine
 
 Row = dict[str, Any]
 
@@ -59,20 +59,7 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
             for oid, (digest, size) in line.objects.items()
         ],
     )
-    _insert_missing(
-        connection,
-        grades,
-        [
-            {
-                "sha256": each.sha256,
-                "kind": each.kind,
-                "ruleset": each.ruleset,
-                "grade": each.grade,
-                "penalty": each.penalty,
-            }
-            for each in line.grades
-        ],
-    )
+    save_grades(connection, line.grades)
     known = _known_versions(connection, source_id)
     shown = _artifact_rows(connection, source_id)
     new = 0
@@ -104,6 +91,21 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
         .values(head=line.head, branch=line.branch, location=line.location, commits=line.commits)
     )
     return Recorded(new_versions=new, refreshed=tuple(refreshed))
+
+
+def save_grades(connection: Connection, new: Iterable[Grade]) -> None:
+    """Record verdicts of the audit; one that is there already stays."""
+    rows = [
+        {
+            "sha256": each.sha256,
+            "kind": each.kind,
+            "ruleset": each.ruleset,
+            "grade": each.grade,
+            "penalty": each.penalty,
+        }
+        for each in new
+    ]
+    _insert_missing(connection, grades, rows)
 
 
 def ensure_source(connection: Connection, host: str, repository: str, location: str) -> int:
