@@ -8,7 +8,6 @@ what it may read). Doubling hostile text may double that sum and must not square
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,47 +28,32 @@ SIZE = 6_000
 
 
 class Counted:
-    """Wraps a compiled pattern and adds up the bytes that its searches may read."""
+    """Stands before RE2 and adds up the bytes that its searches may read."""
 
     work = 0
 
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
+    def __init__(self, engine: rx.Engine) -> None:
+        self._find, self.anywhere, self.here = engine
 
-    def _count(self, start: int, found: Any, end: int) -> None:
-        Counted.work += (found.end() if found is not None else end) - start + 1
-
-    def search(self, data: bytes, start: int = 0, end: int | None = None) -> Any:
-        found = self._compiled.search(data, start, end)
-        self._count(start, found, len(data) if end is None else end)
-        return found
-
-    def match(self, data: bytes, start: int = 0) -> Any:
-        found = self._compiled.match(data, start)
-        self._count(start, found, start + 64)
-        return found
-
-    def finditer(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[Any]:
-        stop = len(data) if end is None else end
-        position = start
-        for found in self._compiled.finditer(data, start, end):
-            self._count(position, found, stop)
-            position = found.end()
-            yield found
-        self._count(position, None, stop)
+    def __call__(self, anchor: Any, data: bytes, start: int, end: int) -> rx.Spans:
+        spans = self._find(anchor, data, start, end)
+        missed = min(end, start + 64) if anchor == self.here else end
+        Counted.work += (spans[0][1] if spans[0][0] >= 0 else missed) - start + 1
+        return spans
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
-    original = rx.Rx._compiled.func  # type: ignore[attr-defined]
-    cache: dict[int, Counted] = {}
+    original = rx.Rx._engine.func  # type: ignore[attr-defined]
+    cache: dict[int, rx.Engine] = {}
 
-    def compiled(self: rx.Rx) -> Counted:
+    def engine(self: rx.Rx) -> rx.Engine:
         if id(self) not in cache:
-            cache[id(self)] = Counted(original(self))
+            find = Counted(original(self))
+            cache[id(self)] = find, find.anywhere, find.here
         return cache[id(self)]
 
-    monkeypatch.setattr(rx.Rx, "_compiled", property(compiled))
+    monkeypatch.setattr(rx.Rx, "_engine", property(engine))
     return Counted
 
 

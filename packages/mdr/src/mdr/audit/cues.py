@@ -5,9 +5,13 @@ A cue counts only before the match and inside the same sentence; what follows ca
 
 from __future__ import annotations
 
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from mdr.audit.rx import Rx
+
+if TYPE_CHECKING:
+    from mdr.audit.view import View
 
 CUE: Final = Rx(
     rb"(?:^|[^\w./@\\-])(?:never|do not|don't|dont|does not|doesn't|must not|mustn't|should not|shouldn't|avoid"
@@ -22,7 +26,6 @@ NOT_A_CUE: Final = Rx(
     rb"|(?:never|do not|don't|cannot|must not|should not) (?:forget|hesitate|worry|fail|wait|be afraid))\b"
 )
 """Phrases that hold a cue and negate nothing."""
-SENTENCE_ENDS: Final = (b". ", b"! ", b"? ", b"\n", b";")
 REACH: Final = 80
 """Bytes before the match in which a cue counts."""
 QUOTES: Final = b"\"'`|"
@@ -38,21 +41,32 @@ def negated(data: bytes, start: int, reach: int = REACH) -> bool:
         reach: Bytes to look back.
     """
     before = data[max(0, start - reach) : start]
-    before = before[max(before.rfind(mark) for mark in SENTENCE_ENDS) + 1 :]
-    return CUE.search(before) is not None and NOT_A_CUE.search(before) is None
+    stop = max(
+        before.rfind(b". "),
+        before.rfind(b"! "),
+        before.rfind(b"? "),
+        before.rfind(b"\n"),
+        before.rfind(b";"),
+    )
+    return _warns(before[stop + 1 :])
+
+
+@lru_cache(maxsize=4096)
+def _warns(sentence: bytes) -> bool:
+    """Say whether the beginning of a sentence, at most ``REACH`` bytes, negates what follows."""
+    return CUE.search(sentence) is not None and NOT_A_CUE.search(sentence) is None
 
 
 def quoted(data: bytes, start: int) -> bool:
     """Say whether a quotation mark, backtick or table bar stands just before ``start``."""
-    line = data.rfind(b"\n", 0, start) + 1
-    before = data[max(line, start - QUOTE_REACH) : start + 1]
+    before = data[max(0, start - QUOTE_REACH) : start]
+    before = before[before.rfind(b"\n") + 1 :] + data[start : start + 1]
     return any(byte in QUOTES for byte in before)
 
 
-def inside_quotation(data: bytes, start: int) -> bool:
+def inside_quotation(view: View, start: int) -> bool:
     """Say whether ``start`` lies between double quotes that open and close on its line."""
-    line = data.rfind(b"\n", 0, start) + 1
-    end = data.find(b"\n", start)
-    end = len(data) if end < 0 else end
-    opened = data.count(b'"', line, start) % 2 == 1
+    line, end = view.line(start)
+    data = view.data
+    opened = (view.quotes.before(start) - view.quotes.before(line)) % 2 == 1
     return opened and data.find(b'"', start, end) >= 0

@@ -6,8 +6,8 @@ the match. So hostile repetition of verbs costs one pass, not one pass for each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mdr.audit.rx import Rx
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+SHORT: Final = 200
+"""Bytes up to which the answer for a stretch of text is kept; the same phrases come again and again."""
+
+
+class Pair(NamedTuple):
     """Where a verb and its object stand."""
 
     verb: int
@@ -39,14 +42,26 @@ class Pairs:
         """
         self.whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
         self._verb = Rx(verb)
+        self._last_verb = lru_cache(maxsize=512)(self._search_last)
         self._reach = reach
 
     def find(self, data: bytes) -> Iterator[Pair]:
         """Return the pairs, left to right."""
         for match in self.whole.finditer(data):
-            target = match.start(1)
-            verb, after = match.start(), match.start()
-            for last in self._verb.finditer(data, match.start(), target):
-                verb, after = last.start(), last.end()
-            if target - after <= self._reach:
-                yield Pair(verb, target, match.end(1))
+            start, target = match.start(), match.start(1)
+            if target - start <= SHORT:
+                verb, after = self._last_verb(data[start : target + 1], target - start)
+            else:
+                verb, after = self._search_last(data[start : target + 1], target - start)
+            if target - start - after <= self._reach:
+                yield Pair(start + verb, target, match.end(1))
+
+    def _search_last(self, stretch: bytes, end: int) -> tuple[int, int]:
+        """Return the start and end of the last verb in ``stretch[:end]``; one stands at its start.
+
+        The byte behind ``end`` is there for the pattern's word boundaries.
+        """
+        verb, after = 0, 0
+        for last in self._verb.finditer(stretch, 0, end):
+            verb, after = last.start(), last.end()
+        return verb, after

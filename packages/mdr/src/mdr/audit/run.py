@@ -92,14 +92,14 @@ def run_check(check: Check, text: Text) -> CheckResult:
             id=check.id, title=check.title, severity=check.severity, status=Status.NA
         )
     hits = distinct(enough(check.find(text), check.worst))
-    status = max((hit.status for hit in hits), key=lambda item: item.rank, default=Status.PASS)
+    worst = sorted(hits, key=lambda hit: -hit.status.rank)
     return CheckResult(
         id=check.id,
         title=check.title,
         severity=check.severity,
-        status=status,
+        status=worst[0].status if worst else Status.PASS,
         detail=check.detail(text) if check.detail else counted(hits),
-        findings=findings(check.id, text, hits),
+        findings=findings(check.id, text, worst[:MAX_SHOWN]),
     )
 
 
@@ -116,11 +116,15 @@ def enough(hits: Iterable[Hit], worst: Status) -> Iterable[Hit]:
 def distinct(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Keep one of hits that overlap, the worst; in file order."""
     kept: list[Hit] = []
+    rank, free = 0, 0
     for hit in sorted(hits, key=lambda item: (item.start, -item.status.rank, item.end)):
-        if not kept or hit.start >= max(kept[-1].end, kept[-1].start + 1):
+        if hit.start >= free:
             kept.append(hit)
-        elif hit.status.rank > kept[-1].status.rank:
+        elif hit.status.rank > rank:
             kept[-1] = hit
+        else:
+            continue
+        rank, free = hit.status.rank, max(hit.end, hit.start + 1)
     return tuple(kept)
 
 
@@ -135,8 +139,7 @@ def counted(hits: Sequence[Hit]) -> str | None:
 
 
 def findings(check: str, text: Text, hits: Iterable[Hit]) -> tuple[Finding, ...]:
-    """Turn hits into findings with place and harmless bytes: the worst ones, in file order."""
-    worst = sorted(hits, key=lambda hit: (-hit.status.rank, hit.start, hit.end))[:MAX_SHOWN]
+    """Turn hits into findings with place and harmless bytes, in file order."""
     return tuple(
         Finding(
             check=check,
@@ -146,6 +149,6 @@ def findings(check: str, text: Text, hits: Iterable[Hit]) -> tuple[Finding, ...]
             shown=harmless(text.source[hit.start : hit.end], secret=hit.secret),
             why=hit.why,
         )
-        for hit in sorted(worst, key=lambda hit: (hit.start, hit.end))
+        for hit in sorted(hits, key=lambda hit: (hit.start, hit.end))
         for line, column in (text.position(hit.start),)
     )

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 from mdr.artifact.frontmatter import Frontmatter, read_frontmatter
 from mdr.audit.fold import folded
 from mdr.audit.markdown import visible_bytes
+from mdr.audit.places import Places
 from mdr.audit.rx import Rx
-from mdr.audit.urls import Link, bare_hosts, links
+from mdr.audit.urls import Link, bare_hosts, escaped_hosts, links
 from mdr.audit.view import View
 
 if TYPE_CHECKING:
@@ -30,14 +32,19 @@ if TYPE_CHECKING:
 BOM: Final = b"\xef\xbb\xbf"
 CONTINUATIONS: Final = ((b"\\\n", b"  "), (b" `\n", b"   "), (b" ^\n", b"   "))
 """The shell's, PowerShell's and cmd's continuation of a line, and blanks of the same length."""
-PIPE_AT_END: Final = Rx(rb"(?m:^)[ \t]*[^|\s][^\n]*\|[ \t]*\n")
-"""A pipe that ends a line outside a table."""
-SOFT_BREAK: Final = Rx(rb"[^\s#|>][ \t]*(\n)[ \t]*[a-z0-9~/$\"'`*_(\[.]")
+PIPE_AT_END: Final = re.compile(rb"(?m)^[ \t]*[^|\t\n\f\r ][^\n]*\|[ \t]*\n")
+"""A pipe that ends a line outside a table. This and the next are not RE2, and linear too: what a part
+may repeat, the next part cannot begin with, so that each byte of a line is read a few times at most."""
+SOFT_BREAK: Final = re.compile(
+    rb"(?<=[^\t\n\f\r #|>])[ \t]*\n(?=[ \t]*[a-z0-9~/$\"'`*_(\[.])"
+    rb"(?![ \t]*(?:[*+-]|[0-9]{1,9}[.)])[ \t])"
+)
 """A newline inside a paragraph; the next line starts no list, heading, table or quotation."""
 FENCE_LINE: Final = Rx(rb"(?m)^[ \t>]*(?:```|~~~)")
 """Between the first and second, third and fourth, ... lie commands, whose lines stay apart."""
-LIST_ITEM: Final = Rx(rb"[ \t]*(?:[*+-]|[0-9]{1,9}[.)])[ \t]")
 SHELL_QUOTES: Final = b"'\"\\"
+DELETED: Final = re.compile(rb"['\"\\]+")
+CRLF: Final = re.compile(rb"\r\n")
 
 
 class Text:
@@ -54,6 +61,8 @@ class Text:
         data = self.source
         skip = len(BOM) if data.startswith(BOM) else 0
         body = data[skip:]
+        if not skip and b"\r" not in data:
+            return View(data)
         if b"\r" not in body:
             return View(body, View(data), lambda: ((0, skip),))
         unified = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -88,22 +97,25 @@ class Text:
         """The folded text as a shell reads words: without quotes and backslashes; lower case."""
         data = self.folded.lower
         stripped = data.translate(None, SHELL_QUOTES)
-        return View(stripped, self.folded, lambda: _deletion_anchors(data, SHELL_QUOTES))
+        return View(stripped, self.folded, lambda: _deletion_anchors(data))
+
+    @cached_property
+    def readings(self) -> tuple[View, ...]:
+        """The folded view, and the unquoted one where it differs: what a person and a shell read."""
+        unquoted = self.unquoted
+        same = len(unquoted.data) == len(self.folded.data)
+        return (self.folded,) if same else (self.folded, unquoted)
 
     @cached_property
     def flowing(self) -> View:
         """The folded text, lower case, with the lines of a paragraph joined."""
         data = self.folded.lower
         patched = bytearray(data)
-        position = 0
         fences = [fence.start() for fence in FENCE_LINE.finditer(data)]
-        while (match := SOFT_BREAK.search(data, position)) is not None:
-            line_break = match.start(1)
-            if bisect_right(fences, line_break) % 2:
-                position = match.end()
-            elif LIST_ITEM.match(data, line_break + 1) is None:
+        for match in SOFT_BREAK.finditer(data):
+            line_break = match.end() - 1
+            if not fences or bisect_right(fences, line_break) % 2 == 0:
                 patched[line_break] = 0x20
-            position = line_break + 1
         return View(bytes(patched), self.folded)
 
     @cached_property
@@ -122,31 +134,28 @@ class Text:
         view = self.folded
         return (*links(view.lower), *bare_hosts(view.data))
 
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.source)
+
+    @cached_property
+    def escaped_hosts(self) -> dict[bytes, str]:
+        """Hosts of links that are spelled with percent signs, by spelling."""
+        return escaped_hosts(self.folded.lower)
+
     def position(self, offset: int) -> tuple[int, int]:
         """Return the 1-based line and column (code points) of an offset in the source."""
-        before = self.source[:offset]
-        if self.source[offset - 1 : offset + 1] == b"\r\n":
-            before = before[:-1]
-        unified = before.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        line_start = unified.rfind(b"\n") + 1
-        column = len(unified[line_start:].decode("utf-8", "ignore").removeprefix("\ufeff")) + 1
-        return unified.count(b"\n") + 1, column
+        return self._places.of(offset)
 
 
 def _line_anchors(body: bytes, skip: int) -> Anchors:
-    pairs, here, there = [(0, skip)], 0, 0
-    while (at := body.find(b"\r\n", there)) >= 0:
-        here += at + 1 - there
-        there = at + 2
-        pairs.append((here, there + skip))
-    return tuple(pairs)
+    ends = enumerate((match.end() for match in CRLF.finditer(body)), start=1)
+    return ((0, skip), *((end - count, end + skip) for count, end in ends))
 
 
-def _deletion_anchors(data: bytes, deleted: bytes) -> Anchors:
-    pairs, here = {0: 0}, 0
-    for there, byte in enumerate(data):
-        if byte in deleted:
-            pairs[here] = there + 1
-        else:
-            here += 1
+def _deletion_anchors(data: bytes) -> Anchors:
+    pairs, gone = {0: 0}, 0
+    for match in DELETED.finditer(data):
+        pairs[match.start() - gone] = match.end()
+        gone += match.end() - match.start()
     return tuple(pairs.items())

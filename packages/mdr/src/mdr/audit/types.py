@@ -36,7 +36,10 @@ class Status(StrEnum):
     @property
     def rank(self) -> int:
         """Order of badness; ``na`` and ``skipped`` rank with ``pass``."""
-        return {"warn": 1, "fail": 2, "crit": 3}.get(self.value, 0)
+        return _RANKS.get(self._value_, 0)
+
+
+_RANKS: Final = {"warn": 1, "fail": 2, "crit": 3}
 
 
 class Severity(IntEnum):

@@ -18,10 +18,10 @@ from mdr.audit.fold import fold_characters
 from mdr.audit.rx import Rx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mdr.audit.rx import Match
-    from mdr.audit.view import View
+    from mdr.audit.text import Text
 
 SCHEMED: Final = rb"\b[a-z][a-z0-9+.-]*:(?:\\?/){2}"
 LINK: Final = Rx(
@@ -35,9 +35,9 @@ CONNECTS: Final = Rx(
     rb"|socat|telnet|dig|nslookup)[ \t]+([^\n]+)"
 )
 """A program that connects to the host it is given, and its arguments."""
-RESOLVERS: Final = Rx(rb"^[^a-zA-Z]?(?:dig|nslookup)[ \t]")
+RESOLVERS: Final = re.compile(rb"[^a-zA-Z]?(?:dig|nslookup)[ \t]")
 """They ask a name server, which is an address by nature."""
-ARGUMENT: Final = Rx(rb"[^\s\"'|;&`<>]+|[|;&]")
+ARGUMENT: Final = re.compile(rb"[^\t\n\f\r \"'|;&`<>]+|[|;&]")
 VALUE_OPTIONS: Final = frozenset(
     b"-o -H -d -u -A -e -b -F -w -m -T --output --header --data --data-binary --data-raw --user --user-agent "
     b"--cookie --form --resolve --interface --connect-to --max-time --retry --write-out".split()
@@ -47,6 +47,10 @@ BARE: Final = Rx(
     rb"^(?:[^/@:]*@)?([a-z0-9$(){}_-]*(?:\.[a-z0-9_-]+)+\.?"
     rb")(?::[0-9]+)?(?:/([^ ]*))?$"
 )
+
+
+SHORT: Final = 256
+"""Bytes up to which the answer for a word is kept; long ones seldom come twice."""
 
 
 class Link(NamedTuple):
@@ -82,74 +86,117 @@ def bare_hosts(data: bytes, start: int = 0, end: int | None = None) -> Iterator[
     """
     for command in CONNECTS.finditer(data, start, end):
         before, piped = b"", False
-        resolves = RESOLVERS.search(command.group() or b"") is not None
+        resolves = RESOLVERS.match(command.group() or b"") is not None
         for argument in ARGUMENT.finditer(data, command.start(1), command.end(1)):
-            word = argument.group() or b""
+            word = argument[0]
             piped = piped or word in b"|;&"
             likely = b"." in word and before not in VALUE_OPTIONS
-            found = BARE.match(word.lower()) if likely else None
+            found = (_bare if len(word) <= SHORT else _bare.__wrapped__)(word) if likely else None
             before = word
             if found is not None:
-                host, path = ((found.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
-                if (piped or resolves) and public_address(host) is not None:
+                raw, host, path = found
+                if (piped or resolves) and public_address(raw) is not None:
                     continue
-                yield Link(argument.start(), argument.end(), _bare(host), path)
+                yield Link(argument.start(), argument.end(), host, path)
 
 
-def _bare(host: str) -> str:
-    """Return the host of an argument; a short number is a version, not an address."""
-    host = host.rstrip(".")
+@lru_cache(maxsize=1024)
+def _bare(word: bytes) -> tuple[str, str, str] | None:
+    """Read an argument as (host as written, host, path); a short number is a version, no address."""
+    found = BARE.match(word.lower())
+    if found is None:
+        return None
+    raw, path = ((found.group(i) or b"").decode("utf-8", "replace") for i in (1, 2))
+    host = raw.rstrip(".")
     is_version = host.count(".") != 3 and public_address(host) is not None
-    return "" if is_version else host
+    return raw, "" if is_version else host, path
 
 
 _DROPS: Final = b"|".join(re.escape(host.encode()) for host in sorted(DROP_HOSTS))
 _AUTHORITY: Final = rb"[^\s<>\"'`)\]}|\\/?#]*"
-_BEGIN: Final = (
-    rb"(?:"
-    + SCHEMED
-    + rb"|(?m:^|[\s(\[<\"'`=])//)(?:"
-    + _AUTHORITY
-    + rb"@)?(?:"
-    + _AUTHORITY
-    + rb"%|"
+_BEGIN: Final = rb"(?:" + SCHEMED + rb"|(?m:^|[\s(\[<\"'`=])//)(?:" + _AUTHORITY + rb"@)?(?:"
+_LINK_AT: Final = re.compile(LINK.pattern)
+"""Not RE2, and linear too: matched only where a link begins, and no part of it ever gives bytes back."""
+_ESCAPED: Final = re.compile(
+    rb"/\\?/(" + _AUTHORITY.replace(b"#]", b"#%]") + rb"%" + _AUTHORITY + rb")"
 )
+"""An authority with percent signs; no part can begin with what the part before may repeat."""
+_CELLS: Final = bytes(0x0A if code in b"\t\n\f\r <>\"'`)]}|" else code for code in range(256))
+"""What no link goes across, as newlines."""
+
+
+def escaped_hosts(data: bytes) -> dict[bytes, str]:
+    """Return the authorities with percent signs of folded lower-case text, each with its host."""
+    found = set(_ESCAPED.findall(data)) if b"%" in data else ()
+    return {authority: host_of(authority.decode("utf-8", "replace")) for authority in found}
 
 
 class Suspects:
     """Finds the few links that one check must look at; only these are parsed.
 
-    Hosts that hide behind percent signs are always among them.
+    Hosts that hide behind percent signs are decoded once for each spelling; the places where one is
+    spelled are looked at only when it is what the check looks for.
     """
 
     def __init__(self, host: bytes, bare: bytes) -> None:
-        """Build both patterns.
+        """Build the patterns.
 
         Args:
             host: How a suspicious host of a link begins or ends.
             bare: A suspicious host behind a program that connects.
         """
-        self._links = Rx(_BEGIN + host + rb")")
+        self._plain = Rx(_BEGIN + host + rb")")
+        self._links = Rx(_BEGIN + _AUTHORITY + rb"%|" + host + rb")")
         self._commands = Rx(
             CONNECTS.pattern.removesuffix(rb"([^\n]+)") + rb"[^\n]*?(?:" + bare + rb")"
         )
 
-    def find(self, view: View) -> Iterator[Link]:
-        """Return the suspects of a folded view, links first."""
+    def find(self, text: Text, wanted: Callable[[str], bool]) -> Iterator[Link]:
+        """Return the suspects of the folded view, links first.
+
+        Args:
+            text: The file.
+            wanted: Says of a host that was spelled with percent signs whether the check looks for it.
+        """
+        view = text.folded
         data = view.lower
         if b"//" in data or rb":\/" in data:
-            done = 0
-            for suspect in self._links.finditer(data):
-                match = LINK.match(data, suspect.start()) if suspect.start() >= done else None
-                if match is not None:
-                    done = match.end()
-                    yield _link(match)
+            if text.escaped_hosts:
+                hidden = {spelled for spelled, host in text.escaped_hosts.items() if wanted(host)}
+                yield from self._between(data, hidden)
+            else:
+                yield from self._parsed(data, self._plain.finditer(data))
         done = 0
         for suspect in self._commands.finditer(view.data):
             if suspect.start() >= done:
                 end = view.data.find(b"\n", suspect.end())
                 done = len(data) if end < 0 else end
                 yield from bare_hosts(view.data, suspect.start(), done)
+
+    def _between(self, data: bytes, hidden: set[bytes]) -> Iterator[Link]:
+        """Look at the stretches without a separator in which a suspect stands."""
+        places = [suspect.start() for suspect in self._plain.finditer(data)]
+        if hidden:
+            spelled = (found.start() for found in _ESCAPED.finditer(data) if found[1] in hidden)
+            places = sorted((*places, *spelled))
+        cells = data.translate(_CELLS) if places else b""
+        done = 0
+        for place in places:
+            if place < done:
+                continue
+            start = max(cells.rfind(b"\n", done, place), done)
+            end = cells.find(b"\n", place + 1)
+            done = len(data) if end < 0 else end
+            yield from self._parsed(data, self._links.finditer(data, start, done))
+
+    def _parsed(self, data: bytes, suspects: Iterator[Match]) -> Iterator[Link]:
+        done = 0
+        for suspect in suspects:
+            found = _LINK_AT.match(data, suspect.start()) if suspect.start() >= done else None
+            if found is not None:
+                done = found.end()
+                authority, rest = (part.decode("utf-8", "replace") for part in found.groups())
+                yield Link(found.start(), done, host_of(authority), rest.lstrip("/"))
 
 
 DROP_SUSPECTS: Final = Suspects(

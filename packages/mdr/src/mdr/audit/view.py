@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
 
+from mdr.audit.places import Counts
+
 Anchors = tuple[tuple[int, int], ...]
 """(offset in the view, offset in the parent), ascending, where a stretch of equal pace begins."""
 
@@ -32,11 +34,27 @@ class View:
         self.data = data
         self._parent = parent
         self._make_anchors = anchors
+        self._line = (0, -1)
 
     @cached_property
     def lower(self) -> bytes:
         """The bytes with ASCII letters in lower case; same offsets."""
         return self.data.lower()
+
+    @cached_property
+    def quotes(self) -> Counts:
+        """The double quotes."""
+        return Counts(self.data, b'"')
+
+    def line(self, offset: int) -> tuple[int, int]:
+        """Return where the line of an offset starts and ends; the last answer is kept for the next."""
+        start, end = self._line
+        if not start <= offset <= end:
+            start = self.data.rfind(b"\n", 0, offset) + 1
+            end = self.data.find(b"\n", offset)
+            end = len(self.data) if end < 0 else end
+            self._line = (start, end)
+        return start, end
 
     @cached_property
     def _anchors(self) -> tuple[list[int], list[int]]:

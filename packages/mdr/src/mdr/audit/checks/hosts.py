@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DISCORD: Final = frozenset(
     {"discord.com", "discordapp.com", "canary.discord.com", "ptb.discord.com"}
 )
+TELEGRAM: Final = "api.telegram.org"
 DISCORD_HOOK: Final = Rx(rb"^api/(?:v[0-9]+/)?webhooks/[0-9]{5,}")
 TELEGRAM_BOT: Final = Rx(rb"^(?:file/)?bot[0-9]{6,}")
 LURE: Final = Rx(
@@ -36,7 +37,17 @@ def is_drop(link: Link) -> bool:
         return True
     if host in DISCORD:
         return DISCORD_HOOK.search(path) is not None
-    return host == "api.telegram.org" and TELEGRAM_BOT.search(path) is not None
+    return host == TELEGRAM and TELEGRAM_BOT.search(path) is not None
+
+
+def may_be_drop(host: str) -> bool:
+    """Say whether a link to a host can be what :func:`is_drop` looks for, whatever its path."""
+    return is_listed(host) or host in DISCORD or host == TELEGRAM
+
+
+def is_public_address(host: str) -> bool:
+    """Say whether a host is a public address."""
+    return public_address(host) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -51,11 +62,11 @@ def find_drops(text: Text) -> Iterator[Hit]:
     view = text.folded
     data = view.lower
     lures = LURE.search(data) is not None
-    for link in DROP_SUSPECTS.find(view):
+    for link in DROP_SUSPECTS.find(text, may_be_drop):
         if not is_drop(link):
             continue
         around = data[max(0, link.start - LURE_REACH) : link.end + LURE_REACH] if lures else b""
-        lured = LURE.search(around) is not None and not negated(data, link.start)
+        lured = bool(around) and LURE.search(around) is not None and not negated(data, link.start)
         why = f"{link.host} takes data from anybody and shows it to anybody"
         if lured:
             yield span(
@@ -72,7 +83,7 @@ def find_drops(text: Text) -> Iterator[Hit]:
 def find_addresses(text: Text) -> Iterator[Hit]:
     """Find links whose host is a public address instead of a name."""
     view = text.folded
-    for link in ADDRESS_SUSPECTS.find(view):
+    for link in ADDRESS_SUSPECTS.find(text, is_public_address):
         address = public_address(link.host)
         if address is not None:
             yield span(

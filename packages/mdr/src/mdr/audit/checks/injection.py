@@ -194,7 +194,7 @@ def find(text: Text) -> Iterator[Hit]:
     for pattern, why in PATTERNS if ANY.search(data) is not None else ():
         for match in pattern.finditer(data):
             start = match.start()
-            softened = quoted(data, start) or inside_quotation(data, start) or negated(data, start)
+            softened = quoted(data, start) or inside_quotation(view, start) or negated(data, start)
             status = Status.WARN if softened else Status.FAIL
             yield hit(view, match, status, why + (" (quoted or negated)" if softened else ""))
 

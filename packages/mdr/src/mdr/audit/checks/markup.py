@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mdr.audit.checks.row import Check, Hit, hit
@@ -80,7 +81,8 @@ def find_hidden(text: Text) -> Iterator[Hit]:
         return
     view = text.visible
     for match in STYLED.finditer(view.lower):
-        why = hides((match.group(1) or b"").strip(b"\"'"))
+        style = (match.group(1) or b"").strip(b"\"'")
+        why = (hides if len(style) <= SHORT else hides.__wrapped__)(style)
         if why is not None:
             yield hit(view, match, Status.FAIL, f"an inline style hides text: {why}")
     for pattern, why in (
@@ -92,6 +94,11 @@ def find_hidden(text: Text) -> Iterator[Hit]:
             yield hit(view, match, Status.FAIL, why)
 
 
+SHORT: Final = 256
+"""Bytes up to which the answer for a style is kept; long ones seldom come twice."""
+
+
+@lru_cache(maxsize=1024)
 def hides(style: bytes) -> str | None:
     """Say how a style hides text; ``None`` when it does not.
 

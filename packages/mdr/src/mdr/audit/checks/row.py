@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mdr.audit.types import Severity, Status
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from mdr.audit.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """One place that a check found, in offsets of the original bytes."""
 
     start: int

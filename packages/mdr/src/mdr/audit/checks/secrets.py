@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mdr.audit.checks.row import Check, Hit, hit, span
 from mdr.audit.cues import inside_quotation, negated, quoted
 from mdr.audit.pairs import Pair, Pairs
-from mdr.audit.rx import Rx
+from mdr.audit.rx import Either, Rx
 from mdr.audit.stores import DOTENV, LOCAL_SECRETS, OWNED_SECRETS, PUBLIC, STORE, STRONG
 from mdr.audit.types import Severity, Status
 
@@ -33,6 +34,8 @@ DESTINATION: Final = Rx(
     rb"|[^\s]*(?:webhook|endpoint|server|\burl\b|channel|\bbot\b|attacker|external|remote|collector|e-?mail|\bus\b|\bme\b|support|third part))"
 )
 DESTINATION_REACH: Final = 100
+ADDRESS_REACH: Final = 40
+"""Bytes behind the destination in which an address counts."""
 COPYING: Final = Rx(rb"\b(?:copy|push|ship|report)s?\b")
 """Verbs with everyday meanings: they need an address, not just a server."""
 ADDRESS: Final = Rx(rb"https?://|webhook|attacker|external|collector")
@@ -71,12 +74,17 @@ SHELL_SENDS: Final = (
 )
 """Commands whose input is a credential store; group 1 is the store."""
 
-READS_FILE: Final = Rx(
-    rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|nano|vim|nl)\b[^\n|;&>]*?[\s\"'](?:[^\s\"'|;&>]*/)?("
-    + STRONG
-    + rb")|\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|nl)\b[^\n|;&>]*?("
-    + DOTENV
-    + rb")"
+READS_FILE: Final = Either(
+    Rx(
+        rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|xxd|od|hexdump|base64|nano|vim|nl)\b[^\n|;&>]*?[\s\"'](?:[^\s\"'|;&>]*/)?("
+        + STRONG
+        + rb")"
+    ),
+    Rx(
+        rb"\b(?:cat|tac|less|more|head|tail|bat|type|gc|get-content|strings|nl)\b[^\n|;&>]*?("
+        + DOTENV
+        + rb")"
+    ),
 )
 SEARCHES_FILE: Final = Rx(rb"\b(?:grep|rg|awk|sed|cut|sort|jq|dd)\s[^\n|;&>]*?(" + STRONG + rb")")
 OPENS_FILE: Final = Rx(
@@ -128,6 +136,8 @@ LOADING: Final = (b"export $(", b"source <(", b"eval $(")
 """Right before the command: its output becomes variables and is not shown."""
 WORD_END: Final = Rx(rb"[\s\"'`),;|]")
 MAX_PATH: Final = 80
+SHORT: Final = 256
+"""Bytes up to which the answer for a piece of text is kept; long ones seldom come twice."""
 CAPTURES: Final = (b"$(", b"$( ", b"<(")
 """Right before a command: its output goes to another command."""
 HARMLESS_ECHO: Final = Rx(
@@ -142,7 +152,7 @@ def find_sending(text: Text) -> Iterator[Hit]:
         flow = text.flowing
         for pair in SENDS.find(flow.data):
             yield from _sentence(flow, pair)
-    for view in (text.folded, text.unquoted):
+    for view in text.readings:
         if KEPT.search(view.lower) is None and DUMPS.search(view.lower) is None:
             continue
         yield from _commands(view, SHELL_SENDS, "a command hands a credential store to the network")
@@ -160,16 +170,16 @@ DUMPS: Final = Rx(
 
 def _sentence(flow: View, pair: Pair) -> Iterator[Hit]:
     data = flow.data
-    after = data[pair.end : data.find(b"\n", pair.end) if b"\n" in data[pair.end :] else len(data)]
+    after = data[pair.end : pair.end + DESTINATION_REACH * 2 + ADDRESS_REACH].split(b"\n", 1)[0]
     goal = DESTINATION.search(after[: DESTINATION_REACH * 2])
     if goal is None or goal.start() > DESTINATION_REACH:
         return
     everyday = COPYING.match(data, pair.verb) is not None
-    if everyday and ADDRESS.search(after[: goal.end() + 40]) is None:
+    if everyday and ADDRESS.search(after[: goal.end() + ADDRESS_REACH]) is None:
         return
     if negated(data, pair.verb) or names_public_file(data, pair.object, pair.end):
         return
-    told = quoted(data, pair.verb) or inside_quotation(data, pair.verb)
+    told = quoted(data, pair.verb) or inside_quotation(flow, pair.verb)
     why = "tells the reader to send local credentials away"
     status = Status.WARN if told else Status.FAIL
     yield span(flow, pair.verb, pair.end + goal.end(), status, why + (" (quoted)" if told else ""))
@@ -189,7 +199,7 @@ def _commands(view: View, patterns: tuple[Rx, ...], why: str) -> Iterator[Hit]:
 def find_reading(text: Text) -> Iterator[Hit]:
     """Find instructions and commands that read or print a credential store."""
     view = text.folded
-    for source in (view, text.unquoted):
+    for source in text.readings:
         for pattern in (
             () if KEPT.search(source.lower) is None else (READS_FILE, SEARCHES_FILE, OPENS_FILE)
         ):
@@ -215,15 +225,16 @@ def find_reading(text: Text) -> Iterator[Hit]:
     for pattern in (PRINTS_VARIABLE, PRINTS_LOOKUP):
         for match in pattern.finditer(view.data):
             captured = view.data.endswith(CAPTURES, 0, match.start())
-            if not captured and HARMLESS_ECHO.search(match.group() or b"") is None:
+            command = match.group() or b""
+            look = _is_harmless_echo if len(command) <= SHORT else _is_harmless_echo.__wrapped__
+            if not captured and not look(command):
                 yield hit(view, match, Status.FAIL, "prints a variable that holds a secret")
 
 
-def _reads(view: View, pattern: Rx) -> Iterator[Hit]:
+def _reads(view: View, pattern: Rx | Either) -> Iterator[Hit]:
     data = view.lower
     for match in pattern.finditer(data):
-        group = 1 if match.start(1) >= 0 else 2
-        if not _is_spared(data, match.start(), match.start(group), match.end(group)):
+        if not _is_spared(data, match.start(), match.start(1), match.end(1)):
             yield hit(view, match, Status.FAIL, "reads a credential store")
 
 
@@ -239,11 +250,24 @@ def _is_spared(data: bytes, verb: int, store: int, end: int) -> bool:
 
 def names_public_file(data: bytes, store: int, end: int) -> bool:
     """Say whether the path that begins at ``store`` goes on to a public key or a template."""
-    rest = WORD_END.search(data, end, end + MAX_PATH)
-    return (
-        PUBLIC.search(data, store, rest.start() if rest else min(len(data), end + MAX_PATH))
-        is not None
-    )
+    first = max(0, store - 1)
+    path = data[first : end + MAX_PATH + 1]
+    look = _is_public if len(path) <= SHORT else _is_public.__wrapped__
+    return look(path, store - first, end - first)
+
+
+@lru_cache(maxsize=1024)
+def _is_public(path: bytes, store: int, end: int) -> bool:
+    """Answer for a path with one byte before and behind it, for word boundaries."""
+    stop = min(end + MAX_PATH, len(path))
+    rest = WORD_END.search(path, end, stop)
+    return PUBLIC.search(path, store, rest.start() if rest else stop) is not None
+
+
+@lru_cache(maxsize=1024)
+def _is_harmless_echo(command: bytes) -> bool:
+    """Say whether a command that prints a variable hands it to a program, or only counts it."""
+    return HARMLESS_ECHO.search(command) is not None
 
 
 SEND_CREDENTIALS: Final = Check(

@@ -6,12 +6,14 @@ so ``c''url x | b\ash`` is ``curl x | bash``.
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mdr.audit.checks.hosts import is_drop
 from mdr.audit.checks.row import Check, Hit, hit
 from mdr.audit.cues import negated
-from mdr.audit.rx import Rx, any_of
+from mdr.audit.rx import Ahead, Rx, any_of
 from mdr.audit.types import Severity, Status
 from mdr.audit.urls import is_under, links, public_address
 
@@ -128,7 +130,7 @@ DECODED: Final = (
 )
 """A payload that is decoded and run: it has no innocent reading."""
 DATA_PROGRAM: Final = Rx(
-    rb"^(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)"
+    rb"(?:[^\s]*/)?(?:python[0-9.]*|perl|ruby|node|php|deno|bun|lua)"
     + WS
     + rb"(?:-[a-z]*[cme]\b|-n[e]?\b|-p[e]?\b|-[a-z]*\s*-[cme]\b|(?:[^\s]*/)?[^\s]+\.(?:py|js|rb|pl|mjs|ts|php)\b|run\b|eval\b|-?\s*<<)"
 )
@@ -158,15 +160,17 @@ INSTALLERS: Final = (
 """(host, beginning of the path) of well-known installers; only over https, and compared as parsed
 hosts, so that ``https://astral.sh.example.net`` is not one."""
 HTTPS: Final = b"https://"
+SHORT: Final = 256
+"""Bytes up to which the answer for a command is kept; long ones seldom come twice."""
 
 
 def find_downloads(text: Text) -> Iterator[Hit]:
     """Find downloads and decoded payloads that are run unseen."""
-    for view in (text.folded, text.unquoted):
+    for view in text.readings:
         data = view.lower
         if DECODES.search(data) is not None:
             for pattern in DECODED:
-                for match in pattern.finditer(data):
+                for match in _matches(pattern, data):
                     softened = negated(data, match.start())
                     why = "decodes a payload and runs it"
                     yield hit(view, match, Status.WARN if softened else Status.CRIT, why)
@@ -177,31 +181,37 @@ def find_downloads(text: Text) -> Iterator[Hit]:
 
 def _download(view: View, pattern: Rx) -> Iterator[Hit]:
     data = view.lower
+    runs = Ahead(RUNS_INPUT, data)
     for match in pattern.finditer(data):
-        if _is_data_for_a_program(data, match) or _is_table_row(data, match.start()):
+        if _is_data_for_a_program(view, match, runs) or _is_table_row(view, match.start()):
             continue
-        status, why = _weigh(data, match)
+        if negated(data, match.start()):
+            status, why = Status.WARN, "runs a download unseen (the sentence warns of it)"
+        else:
+            command = match.group() or b""
+            status, why = (_weigh if len(command) <= SHORT else _weigh.__wrapped__)(command)
         yield hit(view, match, status, why)
 
 
-def _is_data_for_a_program(data: bytes, match: Match) -> bool:
-    if match.start(1) < 0 or match.start(1) == match.end(1):
+def _is_data_for_a_program(view: View, match: Match, runs: Ahead) -> bool:
+    program = match.start(1)
+    if program < 0 or program == match.end(1):
         return False
-    line = data.find(b"\n", match.end(1))
-    tail = data[match.start(1) : len(data) if line < 0 else line]
-    return DATA_PROGRAM.search(tail) is not None and RUNS_INPUT.search(tail) is None
+    _, end = view.line(match.end(1))
+    return DATA_PROGRAM.match(view.lower, program, end) is not None and not runs.within(
+        program, end
+    )
 
 
-def _is_table_row(data: bytes, start: int) -> bool:
+def _is_table_row(view: View, start: int) -> bool:
     """Say whether the program is alone in a cell of a table (``| curl | bash |``)."""
-    line = data.rfind(b"\n", 0, start) + 1
+    line, _ = view.line(start)
+    data = view.lower
     return TABLE_CELL.match(data, line) is not None and BARE_CELL.match(data, start) is not None
 
 
-def _weigh(data: bytes, match: Match) -> tuple[Status, str]:
-    command = data[match.start() : match.end()]
-    if negated(data, match.start()):
-        return Status.WARN, "runs a download unseen (the sentence warns of it)"
+@lru_cache(maxsize=1024)
+def _weigh(command: bytes) -> tuple[Status, str]:
     found = tuple(links(command))
     if any(is_drop(link) or public_address(link.host) for link in found):
         return Status.CRIT, "runs what a bare address or a paste host serves"
@@ -315,12 +325,38 @@ REMOVES: Final = Rx(
 )
 
 
+IDLE: Final = {
+    DECODED[1].pattern: (b"openssl", re.compile(rb"-d"), re.compile(rb"([\n|])")),
+    DELETES[3].pattern: (b"xargs", re.compile(rb"\brm\b"), re.compile(rb"(\n)")),
+}
+"""Patterns in which a word waits for another: (the word, what it waits for, where it gives up)."""
+
+
+def _matches(pattern: Rx, data: bytes) -> Iterator[Match]:
+    """Return the matches, without words that wait in vain: for each match RE2 would wait with them."""
+    word, awaited, ends = IDLE.get(pattern.pattern, (b"", None, None))
+    if awaited is not None and ends is not None and word in data:
+        pieces = [
+            _without(piece, word, awaited) if word in piece else piece for piece in ends.split(data)
+        ]
+        data = b"".join(pieces)
+    return pattern.finditer(data)
+
+
+def _without(piece: bytes, word: bytes, awaited: re.Pattern[bytes]) -> bytes:
+    """Misspell the words behind the last place of what they wait for; offsets stay."""
+    last = 0
+    for found in awaited.finditer(piece):
+        last = found.start()
+    return piece[:last] + piece[last:].replace(word, word[:-1] + b"_")
+
+
 def find_deletions(text: Text) -> Iterator[Hit]:
     """Find recursive deletions of root, home or a parent; negated ones only warn."""
-    for view in (text.folded, text.unquoted):
+    for view in text.readings:
         data = view.lower
         for pattern in DELETES if REMOVES.search(data) is not None else ():
-            for match in pattern.finditer(data):
+            for match in _matches(pattern, data):
                 softened = negated(data, match.start())
                 why = "deletes root, home or a parent folder" + (
                     " (the sentence warns of it)" if softened else ""
