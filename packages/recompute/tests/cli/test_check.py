@@ -273,3 +273,33 @@ def test_the_difference_says_what_stops_being_legal(job: str) -> None:
     assert ("stops being legal", "uniform-nondividing") in {
         (c["kind"], c["rule"]) for c in answer["diff"]
     }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "absent.yaml", "--format", "json"),
+        ("check", "absent.yaml", "--format=json"),
+        ("check", "absent.yaml", "--json"),
+        ("check", "absent.yaml", "--nope", "--json"),
+        ("check", "--json"),
+        ("frobnicate", "--json"),
+    ],
+)
+def test_whoever_asks_for_json_gets_errors_as_json(arguments: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "recompute", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    document = json.loads(done.stdout)
+    assert list(document) == ["schema", "code", "message", "hint", "data"]
+    assert document["schema"] == "recompute.error/1"
+    assert document["hint"]
+
+
+def test_a_usage_error_says_how_the_command_is_called() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "recompute", "plan"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "recompute plan [OPTIONS] JOB [OVERRIDES]..." in done.stderr.splitlines()[1]

@@ -127,3 +127,18 @@ def test_what_is_no_override_is_refused(override: Any) -> None:
         load("-", override, stdin=JOB)
     assert caught.value.code == "bad-override"
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("written", "size"), [("50GiB", 50 << 30), ("'80 GB'", 80 * 10**9), ("123456", 123456)]
+)
+def test_the_memory_of_a_device_may_be_written_as_a_size(written: str, size: int) -> None:
+    job = load("-", f"hardware.memory_bytes={written}", stdin=JOB)
+    assert job.hardware.memory_bytes == size
+
+
+@pytest.mark.parametrize("written", ["much", "50G", "-1GiB", "0", "nan", "1e99"])
+def test_a_memory_that_is_no_size_is_refused(written: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("-", f"hardware.memory_bytes={written}", stdin=JOB)
+    assert caught.value.code in {"wrong-type", "bad-value"}

@@ -58,3 +58,21 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
         find_gpu("h100")
     assert caught.value.code == "unknown-gpu"
     assert "h100-80gb" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("h100", "did you mean h100-80gb? "),
+        ("A100", "did you mean a100-40gb or a100-80gb? "),
+        ("NVIDIA H100 80GB HBM3", "did you mean h100-80gb? "),
+        ("H200 141GB", "did you mean h200? "),
+        ("mi300", "did you mean mi300x? "),
+        ("v100", ""),
+        ("h300" * 40, ""),
+    ],
+)
+def test_a_wrong_name_is_answered_with_what_it_may_stand_for(written: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_gpu(written)
+    assert caught.value.hint.startswith(meant + "known: a100-40gb")

@@ -11,13 +11,14 @@ import click
 from recompute import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "show": ("recompute.cli.show", "print the job as understood"),
     "check": ("recompute.cli.check", "check the settings against a Megatron Core revision"),
     "explain": ("recompute.cli.explain", "peak per rank and phase, and what each label would do"),
     "plan": ("recompute.cli.plan", "choose the cheapest recompute that fits"),
+    "measure": ("recompute.cli.measure", "run matched measurements of a job"),
     "compare": ("recompute.cli.compare", "hold measured candidates against their control"),
     "diagnose": ("recompute.cli.diagnose", "find why a run went out of memory"),
     "rules": ("recompute.cli.rules", "the rule table, and what changes between revisions"),
@@ -59,5 +60,11 @@ def run() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code
-        exit_with(error, as_json="--json" in sys.argv)
+        exit_with(error, as_json=_asks_for_json(sys.argv[1:]))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """Say whether the command line, which may be wrong, asks for JSON: ``--json`` or ``--format json``."""
+    joined = " ".join(arguments)
+    return "--json" in arguments or "--format=json" in arguments or "--format json" in joined

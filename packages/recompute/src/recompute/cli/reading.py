@@ -1,8 +1,7 @@
-"""Read the job that a command names: file, overrides, completion; one way for every command."""
+"""Read the job that a command names: file, overrides, revision; one way for every command."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,8 +21,4 @@ def read_job(path: str, overrides: tuple[str, ...], *, mcore: str | None = None)
     """
     from recompute.config.load import load
 
-    job = load(path, *overrides)
-    if mcore is not None:
-        framework = dataclasses.replace(job.framework, megatron_core=mcore)
-        job = dataclasses.replace(job, framework=framework)
-    return job
+    return load(path, *overrides, mcore=mcore)

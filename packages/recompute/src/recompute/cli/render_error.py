@@ -27,7 +27,13 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
         case click.Abort():
             code, message, hint, data, status = "aborted", "aborted", "", {}, 2
         case click.ClickException():
-            code, message, hint, data, status = "usage", error.format_message(), "", {}, 2
+            code, message, hint, data, status = (
+                "usage",
+                error.format_message(),
+                _usage(error),
+                {},
+                2,
+            )
         case OSError():
             code, message, hint, data, status = "os-error", str(error), "", {}, 3
         case _:
@@ -38,3 +44,12 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
     else:
         sys.stderr.write(f"recompute: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
     sys.exit(status)
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return how the command that was meant is called."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return ""
+    usage = context.command.collect_usage_pieces(context)
+    return " ".join((context.command_path, *usage, "- or see", context.command_path, "--help"))

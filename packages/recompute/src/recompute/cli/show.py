@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -39,6 +39,7 @@ def command(  # noqa: PLR0917 - click passes every parameter by name
     understood = normalize(read_job(job, overrides, mcore=mcore))
     if as_json:
         from recompute.report.document import dump
+        from recompute.report.show_document import show_document
 
         click.echo(dump(show_document(understood)))
     else:
@@ -53,33 +54,3 @@ def _text(job: JobConfig, form: str, *, every: bool) -> str:
     from recompute.config.job_writers import bridge_yaml, job_yaml
 
     return bridge_yaml(job) if form == "bridge" else job_yaml(job, every=every)
-
-
-def show_document(job: JobConfig) -> dict[str, Any]:
-    """Return the document ``recompute.show/1``.
-
-    Args:
-        job: Normalized.
-    """
-    from recompute.config.job_writers import job_yaml, origin, shown_fields
-    from recompute.config.section_types import SCHEMAS
-    from recompute.report.document import envelope
-
-    fields = [
-        {
-            "field": f"{section}.{name}",
-            "value": value,
-            "origin": origin(job, f"{section}.{name}"),
-        }
-        for section in SCHEMAS
-        for name, value in shown_fields(job, section, every=True).items()
-    ]
-    return {
-        **envelope("show", job),
-        "entry_point": job.identity.entry_point,
-        "absent": [name for name in SCHEMAS if getattr(job, name) is None],
-        "fields": fields,
-        "unmodelled": dict(job.unmodelled),
-        "environment": dict(job.environment),
-        "yaml": job_yaml(job, comments=False),
-    }

@@ -13,6 +13,7 @@ from typing import Any, Final
 from recompute.config.layer_pattern import MAX_LAYERS, parse_layer_frequency
 from recompute.config.schema import FrozenValue
 from recompute.errors import ConfigError
+from recompute.units import parse_bytes
 
 MAX_SIZE: Final = 1 << 48
 MAX_RANKS: Final = 1 << 20
@@ -184,6 +185,9 @@ def _special(field: str, name: str, value: FrozenValue) -> FrozenValue:
         result = _lookup(field, DTYPES, str(value).removeprefix("torch."), "unknown dtype")
     elif not isinstance(value, str):
         result = _ORDINARY
+    elif name == "memory_bytes":
+        size = parse_bytes(value)
+        result = _ORDINARY if size is None else size
     elif name == "activation_func":
         result = _lookup(field, ACTIVATIONS, value.rpartition(".")[2], "unknown activation")
     elif name in FREQUENCIES:
@@ -373,11 +377,11 @@ _PHRASES: Final[Mapping[str, str]] = {
     "Mapping[str, FrozenValue]": "a mapping",
 }
 _EXAMPLES: Final[Mapping[str, str]] = {
-    "int": "1",
-    "float": "0.0",
+    "int": "NUMBER, digits only",
+    "float": "NUMBER",
     "bool": "true",
     "tuple[str, ...]": "[mlp]",
     "tuple[int, int]": "[128,0]",
-    "int | tuple[int, ...]": "1",
-    "float | tuple[float, ...]": "0.0",
+    "int | tuple[int, ...]": "NUMBER",
+    "float | tuple[float, ...]": "NUMBER",
 }

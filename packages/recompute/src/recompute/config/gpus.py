@@ -202,14 +202,23 @@ def find_gpu(name: str) -> Gpu:
     found = _BY_NAME.get(name.strip().lower())
     if found is not None:
         return found
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.4)
+    near = _nearest(name[:80].strip().lower())
     known = " ".join(_BY_NAME)
     raise ConfigError(
         "unknown-gpu",
         f"{name[:80]!r} is no GPU we know",
-        hint=(f"did you mean {near[0]}? " if near else "") + f"known: {known}; for another one "
+        hint=(f"did you mean {' or '.join(near)}? " if near else "")
+        + f"known: {known}; for another one "
         "give --budget, or hardware.memory_bytes=BYTES beside the nearest known name",
         data={"gpu": name[:80], "known": list(_BY_NAME)},
     )
+
+
+def _nearest(name: str) -> list[str]:
+    """Return the names that a wrong one may stand for: its variants (a100, h100), else one spelled alike."""
+    import difflib
+    import re
+
+    words = set(re.findall(r"[a-z]+\d+[a-z]?", name))
+    variants = [known for known in _BY_NAME if known.partition("-")[0] in words]
+    return variants or difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.75)

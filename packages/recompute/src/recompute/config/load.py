@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from recompute.config.build import build
@@ -31,7 +32,11 @@ _LOOKS_LIKE_YAML: Final = re.compile(r"^[A-Za-z_][\w-]*:(?:\s|$)", re.MULTILINE)
 
 
 def load(
-    path: str, *overrides: str, stdin: bytes | None = None, require: Iterable[str] = ()
+    path: str,
+    *overrides: str,
+    stdin: bytes | None = None,
+    require: Iterable[str] = (),
+    mcore: str | None = None,
 ) -> JobConfig:
     """Read a job.
 
@@ -41,6 +46,7 @@ def load(
         overrides: Hydra style: ``model.num_layers=8``, ``+hardware.gpu=h200``, ``ddp=null``.
         stdin: Bytes to take for standard input.
         require: What the caller cannot do without; names of :data:`recompute.config.require.NEEDS`.
+        mcore: A Megatron Core version that wins over ``framework.megatron_core``.
 
     Raises:
         ConfigError: what is wrong, and what to write instead.
@@ -57,6 +63,8 @@ def load(
     entry_point = draft.get("framework", "entry_point") or identity.entry_point
     finish_sections(draft, str(entry_point))
     job = build(draft, identity)
+    if mcore is not None:
+        job = replace(job, framework=replace(job.framework, megatron_core=mcore))
     check_geometry(job)
     return require_complete(job, require)
 

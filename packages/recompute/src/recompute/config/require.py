@@ -78,9 +78,11 @@ def require_complete(job: JobConfig, needs: Iterable[str]) -> JobConfig:
         return job
     path = job.identity.path
     paste = " ".join(NEEDS[name].paste for name in absent)
+    whole = job.identity.format == "recipe" and "architecture" in absent
     raise ConfigError(
         "incomplete-job",
         f"{path} does not say " + ", ".join(NEEDS[name].what for name in absent),
-        hint=f"add to the command, with your own values: {paste}",
+        hint=f"add to the command, with your own values: {paste}"
+        + (", and what else the model sets; or give the run_config.yaml of a run" if whole else ""),
         data={"missing": list(absent), "overrides": paste.split()},
     )

@@ -15,10 +15,13 @@ from recompute.errors import ConfigError, RecomputeError
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
+    from recompute.config.schema import JobConfig
+
 INSTRUCTIONS: Final = (
     "Activation recompute for Megatron Core and Megatron Bridge. Check a job before you change or "
     "launch it: check names what fails or does nothing on the exact revision, and the overrides to "
-    "paste. Always write recompute_modules out: null means core_attn, [] means no recompute."
+    "paste. explain says where the peak is, plan which choice is the cheapest that fits, diagnose why "
+    "a run went out of memory. Always write recompute_modules out: null means core_attn, [] means no recompute."
 )
 
 Document = dict[str, Any]
@@ -94,7 +97,112 @@ def rules_diff(
     return diff_document(diff(first, second, loaded), first.name, second.name, identity)
 
 
-TOOLS: Final[Mapping[str, Tool]] = {"check": check, "rules": rules, "rules_diff": rules_diff}
+def show(job: str, overrides: list[str] | None = None, mcore: str | None = None) -> Document:
+    """Say how a job is understood: every field, where it came from, what is filled in or assumed.
+
+    Args:
+        job: Path of a job file in any accepted form, or recipe:NAME.
+        overrides: Hydra style.
+        mcore: Fill in as this Megatron Core revision would.
+
+    Returns:
+        The document recompute.show/1; its yaml reads back to the same job.
+    """
+    from recompute.config.normalize import normalize
+    from recompute.report.show_document import show_document
+
+    return show_document(normalize(_read(job, overrides, mcore)))
+
+
+def explain(
+    job: str,
+    overrides: list[str] | None = None,
+    rank: int | None = None,
+    mcore: str | None = None,
+) -> Document:
+    """Say where a job's memory peak is, what is alive there, and what each label would save and cost.
+
+    Args:
+        job: Path of a job file in any accepted form, or recipe:NAME.
+        overrides: Hydra style, such as train.micro_batch_size=1.
+        rank: Only the row of this global rank.
+        mcore: Megatron Core revision that decides what is legal.
+
+    Returns:
+        The document recompute.explain/1: hot_rank, ranks with phases, labels. Sizes are bytes.
+    """
+    from recompute.report.explain_document import explain_document
+    from recompute.search.explain import explain as explained
+
+    return explain_document(explained(_read(job, overrides, mcore), rank=rank))
+
+
+def plan(  # noqa: PLR0917 - agents name the arguments
+    job: str,
+    overrides: list[str] | None = None,
+    budget: str | None = None,
+    gpu: str | None = None,
+    margin: str | None = None,
+    per_layer: bool = False,
+    top: int | None = 10,
+    mcore: str | None = None,
+) -> Document:
+    """Choose the cheapest recompute that fits every rank, with the overrides to paste.
+
+    Args:
+        job: Path of a job file in any accepted form, or recipe:NAME.
+        overrides: Hydra style.
+        budget: Allocated bytes that every rank may reach, such as 76GiB (2^30) or 80GB (10^9).
+        gpu: In place of a budget: a100-40gb a100-80gb h100-80gb h200 b200 b300 gb200 gb300 mi300x.
+        margin: Kept free: 2GiB, 0.05 or 5%.
+        per_layer: Also mix boundaries over layers and stages.
+        top: How many alternatives to list; null lists all.
+        mcore: Megatron Core revision that decides what is legal.
+
+    Returns:
+        The document recompute.plan/1: status, choice, predicted, alternatives, cheaper_first, why, overrides.
+    """
+    from recompute.report.plan_document import plan_document
+    from recompute.search.plan import plan as planned
+
+    if top is not None and top < 1:
+        raise ConfigError("bad-value", f"top={top} is less than 1", hint="top=10, or null for all")
+    loaded = _read(job, overrides, mcore)
+    answer = planned(loaded, budget, gpu=gpu, margin=margin, per_layer=per_layer)
+    return plan_document(answer, top=top)
+
+
+def diagnose(files: list[str], job: str | None = None, mcore: str | None = None) -> Document:
+    """Find why a run went out of memory, from its logs, memory snapshots or ledgers.
+
+    Args:
+        files: Paths of logs, folders of per-rank logs, memory snapshots, ledgers.
+        job: The job that ran; else it is recovered from the log.
+        mcore: Megatron Core revision that decides which actions are legal.
+
+    Returns:
+        The document recompute.diagnose/1: verdict, stage, numbers, evidence, next_actions.
+    """
+    from recompute.config.revision import parse_revision
+    from recompute.diagnose.run import diagnose as diagnosed
+    from recompute.report.diagnose_document import diagnose_document
+
+    given = None if job is None else _read(job, None, mcore)
+    revision = None if mcore is None else parse_revision(mcore)
+    return diagnose_document(
+        diagnosed(tuple(_named(path) for path in files), job=given, revision=revision)
+    )
+
+
+TOOLS: Final[Mapping[str, Tool]] = {
+    "show": show,
+    "check": check,
+    "explain": explain,
+    "plan": plan,
+    "diagnose": diagnose,
+    "rules": rules,
+    "rules_diff": rules_diff,
+}
 """Tool name -> function; its docstring is what the agent reads."""
 
 
@@ -141,6 +249,13 @@ def build(tools: Mapping[str, Tool] = TOOLS) -> MCPServer:
     for name, tool in tools.items():
         server.add_tool(answered(tool), name=name)
     return server
+
+
+def _read(job: str, overrides: list[str] | None, mcore: str | None) -> JobConfig:
+    """Return the job that a tool was named, with the revision it was asked for."""
+    from recompute.config.load import load
+
+    return load(_named(job), *(overrides or ()), mcore=mcore)
 
 
 def _named(job: str) -> str:
