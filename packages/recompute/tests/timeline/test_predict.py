@@ -120,8 +120,9 @@ MOE = {
 
 
 def test_a_hot_rank_holds_more() -> None:
-    even = Predictor(job(**MOE)).predict(selective())
-    hot = Predictor(job(**MOE), expert_load=2.0).predict(selective())
+    spread = {**MOE, "expert_model_parallel_size": 4}
+    even = Predictor(job(**spread)).predict(selective())
+    hot = Predictor(job(**spread), expert_load=2.0).predict(selective())
     assert hot.hot.peak.peak_bytes > even.hot.peak.peak_bytes
     texts = [a.text for p in (even, hot) for a in p.assumptions if a.id == "expert-load"]
     assert texts == [

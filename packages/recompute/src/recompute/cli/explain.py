@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from recompute.cli.predictors import calibrate_option, expert_load_option
+
 
 @click.command(name="explain")
 @click.argument("job")
@@ -14,6 +16,8 @@ import click
 @click.option(
     "--mcore", metavar="VERSION", help="Megatron Core revision that decides what is legal."
 )
+@calibrate_option
+@expert_load_option
 @click.option("--html", metavar="FILE", help="Write a page with the timeline picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(  # noqa: PLR0917 - click passes by name
@@ -21,6 +25,8 @@ def command(  # noqa: PLR0917 - click passes by name
     overrides: tuple[str, ...],
     rank: int | None,
     mcore: str | None,
+    calibrate: str | None,
+    expert_load: float | None,
     html: str | None,
     as_json: bool,
 ) -> None:
@@ -29,10 +35,17 @@ def command(  # noqa: PLR0917 - click passes by name
     JOB is a job file in any accepted form, recipe:NAME or - for standard input; overrides are
     section.field=value.
     """
+    from recompute.cli.predictors import predictor_of
     from recompute.cli.reading import read_job
     from recompute.search.explain import explain
 
-    answer = explain(read_job(job, overrides, mcore=mcore), rank=rank)
+    config = read_job(job, overrides, mcore=mcore)
+    answer = explain(
+        config,
+        rank=rank,
+        predictor_of=predictor_of(config, calibrate, expert_load),
+        balanced_of=predictor_of(config, calibrate, 1.0) if expert_load is not None else None,
+    )
     if as_json:
         from recompute.report.document import dump
         from recompute.report.explain_document import explain_document

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recompute.cli.predictors import calibrate_option, expert_load_option
+
 if TYPE_CHECKING:
     from recompute.search.types import Plan
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 @click.option(
     "--mcore", metavar="VERSION", help="Megatron Core revision that decides what is legal."
 )
+@calibrate_option
+@expert_load_option
 @click.option("--html", metavar="FILE", help="Write a page with the Pareto picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -61,6 +65,8 @@ def command(  # noqa: PLR0917 - click passes by name
     per_layer: bool,
     top: int | None,
     mcore: str | None,
+    calibrate: str | None,
+    expert_load: float | None,
     html: str | None,
     as_json: bool,
 ) -> None:
@@ -73,6 +79,9 @@ def command(  # noqa: PLR0917 - click passes by name
     from recompute.cli.reading import read_job
 
     _refuse_together(is_joint=is_joint, sweeps=sweeps, html=html)
+    corrects = calibrate is not None or expert_load is not None
+    if is_joint and corrects:
+        raise click.UsageError("--calibrate and --expert-load are about one layout, not --joint")
     if is_joint:
         from recompute.cli.plan_joint import print_joint
 
@@ -81,6 +90,8 @@ def command(  # noqa: PLR0917 - click passes by name
     from recompute.cli import plan_table
 
     if plan_table.asks_for_table(budget, gpu, sweeps):
+        if corrects:
+            raise click.UsageError("--calibrate and --expert-load answer for one budget and GPU")
         if html is not None:
             raise click.UsageError("--html draws one plan: give one budget and one GPU")
         options = plan_table.Options(
@@ -95,11 +106,19 @@ def command(  # noqa: PLR0917 - click passes by name
             as_json=as_json,
         )
         ctx.exit(plan_table.print_table(options))
+    from recompute.cli.predictors import predictor_of
     from recompute.search.plan import plan
     from recompute.search.types import Status
 
     config = read_job(job, overrides, mcore=mcore)
-    answer = plan(config, budget, gpu=gpu, margin=margin, per_layer=per_layer)
+    answer = plan(
+        config,
+        budget,
+        gpu=gpu,
+        margin=margin,
+        per_layer=per_layer,
+        predictor_of=predictor_of(config, calibrate, expert_load),
+    )
     _print_plan(answer, top=top, html=html, as_json=as_json)
     if answer.status is Status.INFEASIBLE:
         ctx.exit(1)

@@ -106,7 +106,7 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
 
     Args:
         job: A complete job: batch size and sequence length are there, sizes divide.
-        expert_load: Routed tokens that arrive at this rank over their mean.
+        expert_load: Routed tokens that arrive at this rank over their mean; all of them at most.
 
     Returns:
         Sizes of one tensor-parallel rank; all ranks of a stage have the same.
@@ -137,7 +137,7 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         expert_ffn=(model.moe_ffn_hidden_size or model.ffn_hidden_size or 4 * model.hidden_size)
         // expert_tensor_parallel(model),
         shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
-        expert_load=expert_load,
+        expert_load=min(expert_load, float(model.expert_model_parallel_size)),
         blackwell=(job.hardware.gpu or "").lower() in BLACKWELL,
         permutes_by_sort=core_at_least(job, (0, 17)),
         norms_whole_query=core_at_least(job, (0, 19)),

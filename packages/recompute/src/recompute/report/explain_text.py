@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recompute.report.text import gib, percent, quantity, signed_gib, table
+from recompute.report.text import corrections_of, gib, percent, quantity, signed_gib, table
 from recompute.search.reasons import place
 from recompute.units import format_gib
 
@@ -27,9 +27,10 @@ def explain_text(explanation: Explanation) -> str:
     shown = explanation.shown
     detail = hot if hot in shown else shown[0]
     count = len({a.id for a in explanation.assumptions})
+    corrections = corrections_of(explanation.assumptions)
     return "\n\n".join(
         (
-            head,
+            "\n".join((head, *corrections)),
             "ranks, GiB\n" + _ranks(shown),
             f"alive at the peak of {_name(detail)}, GiB\n" + _alive(detail),
             "each label alone, against no recompute\n" + _labels(explanation),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recompute.report.plan_document import plan_overrides
-from recompute.report.text import bullets, gib, percent, signed_gib, table
+from recompute.report.text import bullets, corrections_of, gib, percent, signed_gib, table
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
@@ -37,6 +37,8 @@ def plan_text(plan: Plan, *, top: int | None = None) -> str:
     parts = [_verdict(plan), "why\n" + bullets(plan.why), _paste(plan), _levers(plan)]
     parts.append(_ranking(plan, top))
     count = len({a.id for a in plan.assumptions})
+    corrections = corrections_of(plan.assumptions)
+    parts.append("\n".join(corrections))
     parts.append(f"{count} assumptions; --json lists them")
     return "\n\n".join(part for part in parts if part)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from recompute.config.schema import Assumption
 from recompute.units import GIB
 
 
@@ -60,3 +61,12 @@ def bullets(lines: Iterable[str]) -> str:
         textwrap.fill(line, width=100, initial_indent="  - ", subsequent_indent="    ")
         for line in lines
     )
+
+
+def corrections_of(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
+    """Return what the reader asked for in the prediction: calibration and expert load, once each."""
+    wanted = {"calibration", "expert-load"}
+    asked = {a.id: a.text for a in assumptions if a.id in wanted}
+    if asked.get("expert-load", "").startswith("every rank"):
+        del asked["expert-load"]
+    return tuple(asked.values())

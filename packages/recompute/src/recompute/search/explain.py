@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from recompute.config.choice import LABELS, NO_RECOMPUTE, RecomputeChoice, choice_of, selective
@@ -16,6 +16,7 @@ from recompute.search.cost import CostModel
 from recompute.search.space import is_legal, known_errors
 from recompute.search.types import Predicts
 from recompute.timeline.types import Phase, Prediction, RankPeak
+from recompute.units import format_gib
 
 if TYPE_CHECKING:
     from recompute.config.revision import Revision
@@ -33,6 +34,10 @@ NOTES = {
     "gdn_norm_out": "gated norm and its exchange over the context group",
 }
 """Label -> what to know about it."""
+
+
+SENSITIVE = 0.02
+"""Relative change of a label's effect from which it is said to depend on the expert load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,7 @@ def explain(
     *,
     rank: int | None = None,
     predictor_of: Callable[[JobConfig], Predicts] | None = None,
+    balanced_of: Callable[[JobConfig], Predicts] | None = None,
 ) -> Explanation:
     """Explain a job's peak.
 
@@ -88,6 +94,8 @@ def explain(
         job: A complete job, as loaded; it is normalized here.
         rank: Show the row of this global rank only.
         predictor_of: What predicts; by default :class:`recompute.timeline.predict.Predictor`.
+        balanced_of: What predicts with an equal share of routed tokens on every rank; then the labels'
+            notes say which of them depend on the share.
 
     Raises:
         ConfigError: ``unknown-rank``, or the job does not say enough.
@@ -106,12 +114,15 @@ def explain(
     _check_rank(prediction, rank)
     cost = CostModel(acted, rates)
     rated = Assumption(id="step-time-rates", text=f"step times use the rates of {rates.name}")
+    labels = _effects(job, predictor, control, cost, revision)
+    if balanced_of is not None:
+        labels = _with_sensitivity(labels, balanced_of(acted))
     return Explanation(
         job=acted,
         choice=choice,
         prediction=prediction,
         control=control,
-        labels=_effects(job, predictor, control, cost, revision),
+        labels=labels,
         rank=rank,
         assumptions=(*acted.assumptions, *prediction.assumptions, rated),
     )
@@ -154,6 +165,31 @@ def _effects(
             continue
         found.append(_effect(label, count, predictor.predict(choice), control, cost))
     return tuple(found)
+
+
+def _with_sensitivity(
+    labels: tuple[LabelEffect, ...], balanced: Predicts
+) -> tuple[LabelEffect, ...]:
+    """Say of each label whether what it does depends on the hot rank's share of the tokens."""
+    even = balanced.predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    return tuple(
+        _told(effect, balanced.predict(selective(effect.label)).hot.peak.peak_bytes - even, even)
+        if effect.active_layers
+        else effect
+        for effect in labels
+    )
+
+
+def _told(effect: LabelEffect, delta: int, even: int) -> LabelEffect:
+    apart = abs(effect.peak_delta_bytes - delta) > SENSITIVE * max(abs(delta), even // 100)
+    said = "does not depend on the expert load"
+    if apart:
+        said = f"depends on the expert load: {_signed_gib(delta)} when balanced"
+    return replace(effect, note=f"{effect.note}; {said}" if effect.note else said)
+
+
+def _signed_gib(size: int) -> str:
+    return ("-" if size < 0 else "+") + format_gib(abs(size))
 
 
 def _no_effect(label: str) -> LabelEffect:

@@ -78,7 +78,7 @@ class Predictor:
     def __init__(self, job: JobConfig, *, expert_load: float = 1.0) -> None:
         refuse_unmodelled(job)
         self.job = job
-        self.expert_load = expert_load
+        self.expert_load = min(expert_load, float(job.model.expert_model_parallel_size))
         self.microbatches = microbatches_of(job)
         self.stages = stages_of(job)
         self._book = self._make_book(composition=False)
