@@ -40,7 +40,11 @@ def negated(data: bytes, start: int, reach: int = REACH) -> bool:
         start: Where the match begins.
         reach: Bytes to look back.
     """
-    before = data[max(0, start - reach) : start]
+    return _warned(data[max(0, start - reach) : start])
+
+
+@lru_cache(maxsize=4096)
+def _warned(before: bytes) -> bool:
     stop = max(
         before.rfind(b". "),
         before.rfind(b"! "),
@@ -53,7 +57,7 @@ def negated(data: bytes, start: int, reach: int = REACH) -> bool:
 
 @lru_cache(maxsize=4096)
 def _warns(sentence: bytes) -> bool:
-    """Say whether the beginning of a sentence, at most ``REACH`` bytes, negates what follows."""
+    """Say whether the beginning of a sentence negates what follows."""
     return CUE.search(sentence) is not None and NOT_A_CUE.search(sentence) is None
 
 

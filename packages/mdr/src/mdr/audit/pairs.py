@@ -41,27 +41,35 @@ class Pairs:
             reach: Most bytes between the end of the verb and the object.
         """
         self.whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
+        self._bounds = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(?:" + target + rb")")
         self._verb = Rx(verb)
-        self._last_verb = lru_cache(maxsize=512)(self._search_last)
         self._reach = reach
+        self._known = lru_cache(maxsize=512)(self._parts)
 
     def find(self, data: bytes) -> Iterator[Pair]:
         """Return the pairs, left to right."""
-        for match in self.whole.finditer(data):
-            start, target = match.start(), match.start(1)
-            if target - start <= SHORT:
-                verb, after = self._last_verb(data[start : target + 1], target - start)
-            else:
-                verb, after = self._search_last(data[start : target + 1], target - start)
-            if target - start - after <= self._reach:
-                yield Pair(start + verb, target, match.end(1))
+        for match in self._bounds.finditer(data):
+            start, end = match.start(), match.end()
+            verb, after, target = self._within(data, start, end)
+            if target - after <= self._reach:
+                yield Pair(verb, target, end)
 
-    def _search_last(self, stretch: bytes, end: int) -> tuple[int, int]:
-        """Return the start and end of the last verb in ``stretch[:end]``; one stands at its start.
+    def _within(self, data: bytes, start: int, end: int) -> tuple[int, int, int]:
+        """Return where the last verb of a match starts and ends, and where the object starts."""
+        if end - start <= SHORT:
+            first = max(0, start - 1)
+            known = self._known(data[first : end + 1], start - first, end - first)
+            if known is not None:
+                return first + known[0], first + known[1], first + known[2]
+        parts = self._parts(data, start, end)
+        assert parts is not None, "the pattern with groups matches what the one without does"
+        return parts
 
-        The byte behind ``end`` is there for the pattern's word boundaries.
-        """
-        verb, after = 0, 0
-        for last in self._verb.finditer(stretch, 0, end):
+    def _parts(self, data: bytes, start: int, end: int) -> tuple[int, int, int] | None:
+        whole = self.whole.match(data, start)
+        if whole is None or whole.end() != end:
+            return None
+        verb, after, target = start, start, whole.start(1)
+        for last in self._verb.finditer(data, start, target):
             verb, after = last.start(), last.end()
-        return verb, after
+        return verb, after, target

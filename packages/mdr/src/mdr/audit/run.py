@@ -116,15 +116,15 @@ def enough(hits: Iterable[Hit], worst: Status) -> Iterable[Hit]:
 def distinct(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     """Keep one of hits that overlap, the worst; in file order."""
     kept: list[Hit] = []
-    rank, free = 0, 0
+    free = 0
     for hit in sorted(hits, key=lambda item: (item.start, -item.status.rank, item.end)):
         if hit.start >= free:
             kept.append(hit)
-        elif hit.status.rank > rank:
+        elif hit.status.rank > kept[-1].status.rank:
             kept[-1] = hit
         else:
             continue
-        rank, free = hit.status.rank, max(hit.end, hit.start + 1)
+        free = hit.end if hit.end > hit.start else hit.start + 1
     return tuple(kept)
 
 

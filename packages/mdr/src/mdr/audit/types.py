@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 from mdr.artifact.types import Kind
@@ -33,13 +34,10 @@ class Status(StrEnum):
     SKIPPED = "skipped"
     """The file cannot be read as text, so nothing was looked at."""
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Order of badness; ``na`` and ``skipped`` rank with ``pass``."""
-        return _RANKS.get(self._value_, 0)
-
-
-_RANKS: Final = {"warn": 1, "fail": 2, "crit": 3}
+        return {"warn": 1, "fail": 2, "crit": 3}.get(self.value, 0)
 
 
 class Severity(IntEnum):

@@ -76,15 +76,14 @@ def _link(match: Match) -> Link:
     return Link(match.start(), match.end(), host_of(authority), rest.lstrip("/"))
 
 
-def bare_hosts(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Link]:
+def bare_hosts(data: bytes) -> Iterator[Link]:
     """Return hosts without a scheme behind programs that connect to them.
 
     Args:
-        data: Folded text, case kept (``-o`` takes a value and ``-O`` does not).
-        start: Where to begin.
-        end: Where to stop; ``None`` for the end of the text.
+        data: Folded text, case kept (``-o`` takes a value and ``-O`` does not), or its rest from such a
+            program on.
     """
-    for command in CONNECTS.finditer(data, start, end):
+    for command in CONNECTS.finditer(data):
         before, piped = b"", False
         resolves = RESOLVERS.match(command.group() or b"") is not None
         for argument in ARGUMENT.finditer(data, command.start(1), command.end(1)):
@@ -98,6 +97,11 @@ def bare_hosts(data: bytes, start: int = 0, end: int | None = None) -> Iterator[
                 if (piped or resolves) and public_address(raw) is not None:
                     continue
                 yield Link(argument.start(), argument.end(), host, path)
+
+
+@lru_cache(maxsize=512)
+def _line_hosts(line: bytes) -> tuple[Link, ...]:
+    return tuple(bare_hosts(line))
 
 
 @lru_cache(maxsize=1024)
@@ -171,7 +175,10 @@ class Suspects:
             if suspect.start() >= done:
                 end = view.data.find(b"\n", suspect.end())
                 done = len(data) if end < 0 else end
-                yield from bare_hosts(view.data, suspect.start(), done)
+                line = view.data[suspect.start() : done]
+                for link in (_line_hosts if len(line) <= SHORT else bare_hosts)(line):
+                    start, end = suspect.start() + link.start, suspect.start() + link.end
+                    yield Link(start, end, link.host, link.path)
 
     def _between(self, data: bytes, hidden: set[bytes]) -> Iterator[Link]:
         """Look at the stretches without a separator in which a suspect stands."""

@@ -8,6 +8,7 @@ pass.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -91,6 +92,8 @@ MIN_GENERIC_ENTROPY: Final = 3.7
 """Bits a character; English is near 4.1 but has no digits."""
 CONCATENATED: Final = Rx(rb"[\"'][ \t]*(?:\+|\.\.?|&)?[ \t]*\\?\n?[ \t]*(?:\+|\.\.?|&)?[ \t]*[\"']")
 """A string that ends and another that goes on: ``"a" + "b"``, ``"a" "b"``, across a line too."""
+
+_REPEAT: Final = re.compile(rb"(?s)(.)\1{" + str(REPEATED - 1).encode() + rb"}")
 
 _ANY_PROVIDER: Final = Rx(b"|".join(shape for _, shape in PROVIDERS))
 _EACH_PROVIDER: Final = tuple((name, Rx(rb"(?:" + shape + rb")")) for name, shape in PROVIDERS)
@@ -195,7 +198,7 @@ def _is_plain_link(match: Match) -> bool:
 
 def is_placeholder(token: bytes) -> bool:
     """Say whether a token is visibly not a real one."""
-    return PLACEHOLDER.search(token) is not None or _longest_repeat(token) >= REPEATED
+    return PLACEHOLDER.search(token) is not None or _REPEAT.search(token) is not None
 
 
 def is_slug(token: bytes) -> bool:
@@ -212,14 +215,6 @@ def looks_random(value: bytes) -> bool:
         and any(chr(byte).isalpha() for byte in value)
         and entropy(value) >= MIN_GENERIC_ENTROPY
     )
-
-
-def _longest_repeat(token: bytes) -> int:
-    longest, run, last = 0, 0, -1
-    for byte in token:
-        run = run + 1 if byte == last else 1
-        longest, last = max(longest, run), byte
-    return longest
 
 
 def entropy(token: bytes) -> float:
