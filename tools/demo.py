@@ -1,4 +1,4 @@
-"""``make demo``: plan real jobs at several layouts, show one answer in full, say what to do next."""
+"""``make demo``: the registry chain, plans of real jobs, one answer in full, what to do next."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ class Layout:
     title: str
     file: str
     overrides: tuple[str, ...] = ()
-    gpu: str | None = None
 
+
+SHOWN: Final = Layout(
+    title="Llama 3 70B, 64 GPUs, TP 4 PP 4 VPP 5 CP 1",
+    file="llama3-70b.yaml",
+    overrides=("model.context_parallel_size=1",),
+)
+"""The layout whose answer is printed in full."""
 
 LAYOUTS: Final = (
     Layout(title="Llama 3 8B, 8 GPUs, CP 2 (the recipe)", file="llama3-8b.yaml"),
@@ -45,11 +51,7 @@ LAYOUTS: Final = (
         ),
     ),
     Layout(title="Llama 3 70B, 64 GPUs, TP 4 PP 4 VPP 5 CP 2 (the recipe)", file="llama3-70b.yaml"),
-    Layout(
-        title="Llama 3 70B, 64 GPUs, TP 4 PP 4 VPP 5 CP 1",
-        file="llama3-70b.yaml",
-        overrides=("model.context_parallel_size=1",),
-    ),
+    SHOWN,
     Layout(
         title="Llama 3 70B, 64 GPUs, TP 8 PP 2 CP 1, no virtual stages",
         file="llama3-70b.yaml",
@@ -63,33 +65,33 @@ LAYOUTS: Final = (
     Layout(title="Llama 3.1 405B, 1024 GPUs, TP 8 PP 16", file="llama3-405b.yaml"),
     Layout(title="DeepSeek-V3, its example layout", file="deepseek-v3.yaml"),
 )
-"""What the table shows; the last row is left out where its file is not there."""
-
-SHOWN: Final = LAYOUTS[6]
-"""The layout whose answer is printed in full."""
+"""The rows of the table: Llama 3 8B and 70B first."""
 
 NEXT_STEPS: Final = """\
 what to do next
-  .venv/bin/recompute plan YOUR_JOB.yaml --gpu h100-80gb       your own job: YAML, launch script, config.json
-  .venv/bin/recompute explain YOUR_JOB.yaml --html page.html   where the peak is, as a picture
-  .venv/bin/recompute check YOUR_JOB.yaml                      is it legal on your revision
-  .venv/bin/recompute plan YOUR_JOB.yaml --per-layer           different boundaries in different layers
+  .venv/bin/recompute plan YOUR_JOB.yaml --gpu h100-80gb        your own job: YAML, launch script, config.json
+  .venv/bin/recompute explain YOUR_JOB.yaml --html page.html    where the peak is, as a picture
+  .venv/bin/recompute check YOUR_JOB.yaml                       is it legal on your revision
+  .venv/bin/recompute diagnose YOUR.log                         why it went out of memory
+  .venv/bin/mdr index github:NVIDIA/skills                      a registry of your own; then search, show, add
+  README.md, docs/tutorial/first-plan.md                        the same, slower
 """
 
 
 def main() -> int:
-    """Run the demo; the exit code is that of the registry's part."""
-    print("recompute plan: the cheapest activation recompute that fits, on h100-80gb\n")
+    """Run the demo; the exit code is that of the registry's part when it fails."""
+    print("1. mdr: this repository's skill, from git history to verified bytes\n", flush=True)
+    code = subprocess.run([sys.executable, str(REGISTRY_DEMO)], check=False).returncode
+    if code:
+        return code
+    print("\n2. recompute: the cheapest activation recompute that fits, on h100-80gb\n", flush=True)
     start = time.perf_counter()
     print(_table())
-    print(
-        f"\n{len(LAYOUTS)} plans in {time.perf_counter() - start:.1f} s on this machine, no GPU used\n"
-    )
+    seconds = time.perf_counter() - start
+    print(f"\n{len(LAYOUTS)} plans in {seconds:.1f} s on this machine, no GPU used")
+    print("\n3. one of these answers in full\n")
     _full(SHOWN)
-    print(NEXT_STEPS)
-    sys.stdout.flush()
-    if REGISTRY_DEMO.exists():
-        return subprocess.run([sys.executable, str(REGISTRY_DEMO)], check=False).returncode
+    print(NEXT_STEPS, end="")
     return 0
 
 
@@ -99,8 +101,6 @@ def _table() -> str:
 
     rows = []
     for layout in LAYOUTS:
-        if not (EXAMPLES / layout.file).exists():
-            continue
         answer = _plan(layout)
         chosen = answer.chosen or answer.closest
         assert chosen is not None
@@ -125,14 +125,14 @@ def _plan(layout: Layout) -> Plan:
     import recompute
 
     job = recompute.load(str(EXAMPLES / layout.file), *layout.overrides)
-    return recompute.plan(job, gpu=layout.gpu)
+    return recompute.plan(job)
 
 
 def _full(layout: Layout) -> None:
     from recompute.report.plan_text import plan_text
 
     command = " ".join(("recompute plan", f"examples/{layout.file}", *layout.overrides))
-    print(f"$ {command}\n")
+    print(f"$ .venv/bin/{command}\n")
     print(plan_text(_plan(layout)))
     print()
 

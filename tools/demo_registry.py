@@ -62,7 +62,7 @@ class Stage:
 
     def mdr(self, *arguments: str, expect: int = 0, talk: bool = False) -> None:
         """Show a command and what it answers; leave when the answer is not the expected one."""
-        print(f"\n$ mdr {' '.join(arguments)}", flush=True)
+        print(f"$ mdr {' '.join(arguments)}", flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "mdr", *arguments],
             cwd=self.project,
@@ -74,6 +74,7 @@ class Stage:
         )
         for line in (done.stderr * talk + done.stdout).splitlines():
             print(f"  {line.replace(str(self.folder), '...')}")
+        print()
         if done.returncode != expect:
             sys.exit(
                 f"{done.stderr}mdr {arguments[0]} left with {done.returncode}, expected {expect}"
@@ -109,7 +110,7 @@ def main() -> None:
         installed = stage.project / ".claude/skills/activation-recompute/SKILL.md"
         if installed.read_bytes() != (ROOT / SKILL).read_bytes():
             sys.exit("the installed bytes are not those of the repository")
-        print("\none byte is changed on disk")
+        print("one byte is changed on disk\n")
         installed.write_bytes(installed.read_bytes().replace(b"no GPU", b"no CPU"))
         stage.mdr("verify", expect=1)
         stage.mdr("install", "--frozen", "--offline", "--force")
