@@ -30,7 +30,16 @@ class Unresolved:
 class Draft:
     """Values as given. Mutable, and gone once the job is built."""
 
-    __slots__ = ("absent", "assumptions", "changes", "environment", "sections", "where", "whole")
+    __slots__ = (
+        "absent",
+        "assumptions",
+        "changes",
+        "environment",
+        "provider",
+        "sections",
+        "where",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self.sections: dict[str, dict[str, FrozenValue]] = {}
@@ -44,6 +53,8 @@ class Draft:
         self.environment: dict[str, str] = {}
         self.changes: list[Change] = []
         self.assumptions: list[Assumption] = []
+        self.provider: str | None = None
+        """``model._target_``: the class whose defaults hold for fields of ``model`` that are not given."""
 
     def set(self, section: str, name: str, value: FrozenValue, where: str) -> None:
         """Give one field a value; a section that was null is there again."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from recompute.config.draft import Draft
+from recompute.config.provider import apply_provider
 from recompute.config.schema import FrozenValue
 from recompute.config.yaml_source import YamlDocument
 from recompute.errors import ConfigError
@@ -81,6 +82,8 @@ def _read_section(
     elif isinstance(plain, Mapping):
         if section == "peft":
             _read_peft_scheme(draft, value, where)
+        if section == "model" and isinstance(value, Mapping) and "_target_" in value:
+            draft.provider = str(value["_target_"])
         draft.sections.setdefault(section, {})
         inner = plain.get("transformer") if section == "model" else None
         if isinstance(inner, Mapping):
@@ -165,6 +168,7 @@ def finish_sections(draft: Draft, entry_point: str) -> None:
     """
     for name, target in ALIASES.items():
         _move(draft, name, target)
+    apply_provider(draft)
     _layers_of_pattern(draft, entry_point)
     if entry_point == "bridge":
         _bridge_parallel(draft)
