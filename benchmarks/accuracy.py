@@ -2,12 +2,14 @@
 
 ::
 
-    python benchmarks/accuracy.py                         # the rows of benchmarks/data
+    python benchmarks/accuracy.py                         # the rows of benchmarks/data, our H200 study
     python benchmarks/accuracy.py FILE.yaml               # rows in the same form
     python benchmarks/accuracy.py LEDGER --job JOB.yaml   # a ledger that recompute measure wrote
 
 A total looks right when its static part is; what recompute moves is the activation part, so that is what
 the summary judges. A row whose static bytes were not measured takes the predicted ones off its peak.
+Rows beyond 12% of their total are listed with the setting that causes it. The last table holds what
+Megatron-LM's own formula and SimuMax say of the same rows (peers.py).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any, Final
 import yaml
 
 import recompute
+from peers import formula, simumax
 from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
 from recompute.config.normalize import normalize
@@ -33,8 +36,11 @@ from recompute.report.text import table
 from recompute.search.cost import CostModel
 from recompute.timeline.predict import Predictor
 from recompute.units import GIB
+from study_rows import study_rows
 
 DATA: Final = Path(__file__).parent / "data"
+FAR: Final = 0.12
+"""Relative error of a total from which a row is listed with its cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,16 @@ class Row:
     pp: int | None
     """Pipeline rank that was measured; the highest one when not said."""
     measured: Mapping[str, Any]
+    why: str = "not explained"
+    """What is behind a prediction that is far off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A row that the model refuses, and why."""
+
+    row: Row
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +136,17 @@ def rows_of_file(path: Path) -> Iterator[Row]:
             control=item.get("control"),
             pp=item.get("pp"),
             measured=item["measured"],
+            why=item.get("why", "not explained"),
+        )
+
+
+def rows_of_study() -> Iterator[Row]:
+    """Read the rows measured by ``gpu_study.py``."""
+    jobs: dict[str, JobConfig] = {}
+    for name, group, job, choice, measured in study_rows():
+        same = jobs.setdefault(repr(job), job)
+        yield Row(
+            id=name, group=group, job=same, choice=choice, control=None, pp=None, measured=measured
         )
 
 
@@ -182,30 +209,86 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", help="the job that a ledger measured")
     given = parser.parse_args(arguments)
     groups: dict[str, list[Row]] = {}
+    for row in () if given.path else rows_of_study():
+        groups.setdefault(row.group, []).append(row)
     for path in given.path or sorted(DATA.glob("*.yaml")):
         if path.is_dir() and given.job is None:
             parser.error("a ledger needs --job")
         rows = rows_of_ledger(path, given.job) if path.is_dir() else rows_of_file(path)
         for row in rows:
             groups.setdefault(row.group, []).append(row)
+    beside = []
     for group, members in groups.items():
+        compared, refused = compared_rows(members)
         print(f"\n{group}")
-        print(report(members))
+        print(report(compared, refused))
+        beside += peers_of(group, compared)
+    print("\nabsolute error, median / 95th percentile / worst, %")
+    print(table(("group", "by|", "rows", "total", "activation part"), beside))
     return 0
 
 
-def report(rows: Sequence[Row]) -> str:
-    """Return the table of a group and its summary, or why it is not modelled."""
+def compared_rows(rows: Sequence[Row]) -> tuple[list[Compared], list[Refused]]:
+    """Predict the rows of a group; those that are not modelled are named."""
     predictors: dict[int, Predictor] = {}
-    try:
-        compared = [compare(row, predictors) for row in rows]
-    except RecomputeError as error:
-        return f"  not modelled: {error.message}"
+    compared: list[Compared] = []
+    refused: list[Refused] = []
+    for row in rows:
+        try:
+            compared.append(compare(row, predictors))
+        except RecomputeError as error:
+            refused.append(Refused(row=row, reason=error.message))
+    return compared, refused
+
+
+def report(compared: Sequence[Compared], refused: Sequence[Refused]) -> str:
+    """Return the table of a group, its summary, its far rows, and what is not modelled."""
     by_id = {item.row.id: item for item in compared}
     header = ("run", "phase|", "static %", "act GiB", "act %", "after %", "total %")
     header += ("delta GiB", "measured", "step %", "measured")
     body = [_line(item, by_id.get(item.row.control or "")) for item in compared]
-    return table(header, body) + "\n" + summary(compared, by_id)
+    lines = [table(header, body), summary(compared, by_id)]
+    far = [c for c in compared if c.measured_total and abs(c.total / c.measured_total - 1) > FAR]
+    lines += [f"  beyond {FAR:.0%}: {c.row.id}: {c.row.why}" for c in far]
+    lines += [f"  not modelled: {item.row.id}: {item.reason}" for item in refused]
+    return "\n".join(line for line in lines if line)
+
+
+def peers_of(group: str, compared: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Return the errors of this model and of others on the same rows."""
+    said: dict[str, list[tuple[Compared, int, int]]] = {"recompute": [], "Megatron-LM": []}
+    for item in compared:
+        said["recompute"].append((item, item.static, item.activation))
+        said["Megatron-LM"].append((item, *formula(item.row.job)))
+        other = simumax(item.row.id)
+        if other is not None:
+            said.setdefault("SimuMax", []).append((item, item.static, other - item.static))
+    rows = []
+    for name, figures in said.items():
+        total = [
+            abs((static + activation) / item.measured_total - 1) * 100
+            for item, static, activation in figures
+            if item.measured_total
+        ]
+        part = [
+            abs(activation / item.measured_activation - 1) * 100
+            for item, _, activation in figures
+            if item.measured_activation
+        ]
+        rows.append((group, name, str(len(figures)), _three(total), _three(part)))
+    return rows
+
+
+def _three(errors: Sequence[float]) -> str:
+    if not errors:
+        return "-"
+    return " / ".join(f"{e:.1f}" for e in (statistics.median(errors), high(errors), max(errors)))
+
+
+def high(errors: Sequence[float]) -> float:
+    """Return the 95th percentile."""
+    ordered = sorted(errors)
+    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
 def _line(item: Compared, control: Compared | None) -> tuple[str, ...]:
@@ -285,11 +368,9 @@ def spread(errors: Sequence[float], unit: str) -> str:
     """Write the median and the 95th percentile of some errors."""
     if not errors:
         return "none"
-    ordered = sorted(errors)
-    last = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     return (
-        f"error median {statistics.median(ordered):.2f}{unit}, 95th percentile {last:.2f}{unit} "
-        f"({len(ordered)} runs)"
+        f"error median {statistics.median(errors):.2f}{unit}, 95th percentile {high(errors):.2f}{unit}, "
+        f"worst {max(errors):.2f}{unit} ({len(errors)} runs)"
     )
 
 

@@ -250,7 +250,7 @@ def test_what_is_not_modelled_is_named(fields: dict[str, object], named: str) ->
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"moe_router_load_balancing_type": "sinkhorn"}, "unsupported-router"),
+        ({"moe_router_load_balancing_type": ("sinkhorn", "aux_loss")}, "unsupported-router"),
         ({"moe_router_score_function": "sqrtsoftplus"}, "unsupported-router"),
         (
             {
@@ -273,3 +273,19 @@ def test_what_a_mixture_of_experts_does_not_model_is_named(
     with pytest.raises(UnsupportedError) as caught:
         LAYER_KINDS["attention+moe"](one.model, shape_of(one))
     assert caught.value.code == code
+
+
+def test_sinkhorn_keeps_the_softmax_and_no_auxiliary_scores() -> None:
+    one = job(moe_router_load_balancing_type="sinkhorn", moe_aux_loss_coeff=0.0)
+    many = job(moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=0.01)
+    ops = {
+        name: {
+            t.name
+            for op in LAYER_KINDS["attention+moe"](j.model, shape_of(j)).ops
+            for t in op.keeps
+        }
+        for name, j in (("one", one), ("many", many))
+    }
+    assert "router.scores" in ops["one"]
+    assert "router.aux_scores" not in ops["one"]
+    assert "router.aux_scores" in ops["many"]

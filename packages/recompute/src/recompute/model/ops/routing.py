@@ -18,6 +18,7 @@ from recompute.model.tape import Op, OpClass, Tensor
 INDEX: Final = 8
 """Bytes of an index: PyTorch's top-k and argsort give int64."""
 FP32: Final = 4
+SINKHORN: Final = "sinkhorn"
 AUX_LOSSES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 PROBS, ROUTING_MAP = "router.probs", "router.routing_map"
 
@@ -32,12 +33,14 @@ def router_bytes(model: ModelConfig, shape: Shape) -> int:
 def router(model: ModelConfig, shape: Shape, source: str) -> tuple[Op, ...]:
     """Operations from the normed stream [S, H] to probabilities and routing map [S, E]."""
     balancing = _load_balancing(model)
-    if not balancing <= {*AUX_LOSSES, "none"}:
+    if not balancing <= {*AUX_LOSSES, "none", SINKHORN} or (
+        SINKHORN in balancing and len(balancing) > 1
+    ):
         named = ", ".join(sorted(balancing))
         raise UnsupportedError(
             "unsupported-router",
             f"moe_router_load_balancing_type {named} is not modelled",
-            hint="use aux_loss, seq_aux_loss, global_aux_loss or none",
+            hint="use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn alone or none",
             data={"field": "model.moe_router_load_balancing_type", "value": named},
         )
     ops: list[Op] = []
@@ -60,6 +63,11 @@ def router(model: ModelConfig, shape: Shape, source: str) -> tuple[Op, ...]:
 def _load_balancing(model: ModelConfig) -> set[str]:
     kinds = model.moe_router_load_balancing_type
     return {kinds} if isinstance(kinds, str) else set(kinds)
+
+
+def is_sinkhorn(model: ModelConfig) -> bool:
+    """Say whether tokens are balanced by Sinkhorn iterations instead of a loss."""
+    return SINKHORN in _load_balancing(model)
 
 
 def has_aux_loss(model: ModelConfig) -> bool:
@@ -146,13 +154,15 @@ def _top_k(model: ModelConfig, shape: Shape, logits: str) -> Op:
             Tensor(name=PROBS, size=tokens * experts * dtype),
             Tensor(name=ROUTING_MAP, size=tokens * experts),
         ),
-        saves=(ROUTING_MAP,) if model.moe_router_fusion else (),
+        saves=(ROUTING_MAP,) if model.moe_router_fusion or is_sinkhorn(model) else (),
         keeps=tuple(
             Tensor(name=f"router.{name}", size=size)
             for name, size in _scores(model, tokens, experts).items()
         ),
         retains=() if model.moe_expert_capacity_factor is not None else (PROBS, ROUTING_MAP),
-        forward_workspace=0 if model.moe_router_fusion else every,
+        forward_workspace=0
+        if model.moe_router_fusion
+        else every * (3 if is_sinkhorn(model) else 1),
         backward_workspace=2 * every,
         traffic=4 * every,
     )
@@ -164,9 +174,12 @@ def _scores(model: ModelConfig, tokens: int, experts: int) -> dict[str, int]:
     The softmax keeps its FP32 result: over the chosen k, or over all E when it comes first
     (``moe_router_pre_softmax``). The sigmoid keeps its FP32 scores over all E, the chosen ones and
     their sum. Both keep the chosen indices, group limits their mask [S, E]. Transformer Engine's
-    fused router keeps the map and FP32 scores (transformer_engine/pytorch/router.py, v2.20).
+    fused router keeps the map and FP32 scores (transformer_engine/pytorch/router.py, v2.20). Sinkhorn
+    finds its indices without gradients and keeps the FP32 softmax (TopKRouter.sinkhorn_load_balancing).
     """
     every, top = tokens * experts * FP32, model.moe_router_topk
+    if is_sinkhorn(model):
+        return {"scores": every}
     if model.moe_router_fusion:
         return {"scores": every}
     kept = {"indices": tokens * top * INDEX}
