@@ -111,3 +111,53 @@ def test_a_lever_that_is_not_enough_says_what_is_left_to_recompute() -> None:
     assert left.fits
     assert answer.chosen is not None
     assert 0 < left.step_time_overhead < answer.chosen.step_time_overhead
+
+
+def test_the_distributed_optimizer_is_offered_where_data_parallel_ranks_hold_the_same_states() -> (
+    None
+):
+    tensor_only = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    for gpus, data in ((8, 4), (2, 1)):
+        job = small_job(**tensor_only, **{"hardware.num_gpus": gpus, "train.global_batch_size": 8})
+        found = results(job).get("distributed-optimizer")
+        assert (found is not None) == (data > 1)
+    job = small_job(**tensor_only, **{"hardware.num_gpus": 8, "train.global_batch_size": 8})
+    found = results(job)["distributed-optimizer"]
+    assert found.overrides == (
+        "ddp.use_distributed_optimizer=true",
+        "optimizer.use_distributed_optimizer=true",
+    )
+    static = Predictor(job).predict(NO_RECOMPUTE).hot.static
+    assert found.peak_delta_bytes <= -static.optimizer * 0.7, "three quarters of the states leave"
+
+
+def test_an_infeasible_answer_offers_the_distributed_optimizer_before_changed_numerics() -> None:
+    job = small_job(**{"hardware.num_gpus": 4})
+    answer = plan(job, GIB // 8)
+    assert answer.chosen is None
+    assert "distributed-optimizer" in [lever.name for lever in answer.cheaper_first]
+    assert any("distributed optimizer" in line for line in answer.why)
+    names = [lever.name for lever in LEVERS]
+    assert names.index("distributed-optimizer") < names.index("bf16-moments")
+
+
+def test_per_layer_plans_try_levers_with_the_same_stock_choices() -> None:
+    job = h200_job()
+    control = Predictor(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    mixed = plan(job, control - 8 * GIB, per_layer=True)
+    assert mixed.chosen is not None
+    assert mixed.chosen.choice.per_layer is not None
+    assert mixed.cheaper_first == plan(job, control - 8 * GIB).cheaper_first
+
+
+def test_replanning_with_any_lever_gives_the_peak_that_the_table_promised() -> None:
+    changes = {"hardware.num_gpus": 4, "ddp.use_distributed_optimizer": True}
+    job = small_job(**changes, **{"optimizer.use_distributed_optimizer": True})
+    before = Predictor(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    promised = results(job)
+    assert "offload-optimizer" in promised
+    for lever in LEVERS:
+        if lever.name in promised:
+            changed = apply(job, edit(lever, job))  # type: ignore[arg-type]
+            after = Predictor(changed).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+            assert after - before == promised[lever.name].peak_delta_bytes

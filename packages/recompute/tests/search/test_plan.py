@@ -241,3 +241,27 @@ def test_examples_answer_the_same_twice() -> None:
 
 def test_data_rows_are_there() -> None:
     assert len(json.loads((DATA / "h200_steps.json").read_text("utf-8"))["rows"]) == 22
+
+
+@settings(max_examples=60, deadline=None)
+@given(figures, st.integers(min_value=45, max_value=95))
+def test_a_planned_choice_is_never_dominated(figures: list[tuple[int, int]], budget: int) -> None:
+    answer = solve(made_up(figures), budget)
+    if answer.status is Status.PLANNED:
+        assert answer.chosen is not None
+        assert not answer.chosen.dominated
+        for other in answer.alternatives:
+            as_fast = other.step_time_overhead <= answer.chosen.step_time_overhead
+            assert not (as_fast and other.peak_bytes < answer.chosen.peak_bytes)
+
+
+H200_PREDICTOR = Predictor(h200_job())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(min_value=20 * GIB, max_value=60 * GIB))
+def test_on_the_h200_job_no_other_choice_is_as_fast_with_a_lower_peak(budget: int) -> None:
+    answer = plan(H200_PREDICTOR.job, budget, details=False, predictor_of=lambda _: H200_PREDICTOR)
+    if answer.status is Status.PLANNED:
+        assert answer.chosen is not None
+        assert not answer.chosen.dominated

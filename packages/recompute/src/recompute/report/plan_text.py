@@ -178,6 +178,8 @@ def _mark(plan: Plan, outcome: Outcome) -> str:
         marks.append("chosen")
     if outcome.choice == plan.current:
         marks.append("the job's own")
+    if plan.stock is not None and outcome.choice == plan.stock.choice and outcome != plan.chosen:
+        marks.append("the best stock choice")
     if outcome.dominated:
         marks.append("another needs no more memory or time")
     return ", ".join(marks)
@@ -194,5 +196,6 @@ def _interesting(plan: Plan) -> Sequence[Outcome]:
         if outcome in kept
         or outcome in {plan.chosen, plan.closest, plan.control}
         or outcome.choice == plan.current
+        or (plan.stock is not None and outcome.choice == plan.stock.choice)
         or (len(outcome.choice.recompute_modules) == 1 and outcome.choice.per_layer is None)
     ]

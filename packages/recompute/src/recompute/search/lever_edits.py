@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from recompute.config.pipeline import chunk_count, layers_per_chunk
 from recompute.search.reserved import EXPANDABLE, allocator_of
-from recompute.timeline.static import is_distributed
+from recompute.timeline.static import is_distributed, parallelism_of
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
@@ -68,6 +68,20 @@ def sequence_parallel(before: Before) -> Edit | None:
     if model.tensor_model_parallel_size == 1 or model.sequence_parallel or not divides:
         return None
     return {"model.sequence_parallel": True}
+
+
+def distributed_optimizer(before: Before) -> Edit | None:
+    """Shard the optimizer over the data-parallel ranks that hold the same parameters.
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/optimizer/distrib_optimizer.py
+    ``DistributedOptimizer.__init__``: Adam only.
+    """
+    job = before.job
+    if job.ddp is None or job.optimizer is None or job.optimizer.optimizer != "adam":
+        return None
+    if is_distributed(job) or job.ddp.use_megatron_fsdp or parallelism_of(job).dense_shards == 1:
+        return None
+    return {"ddp.use_distributed_optimizer": True, "optimizer.use_distributed_optimizer": True}
 
 
 def precision_aware(before: Before) -> Edit | None:

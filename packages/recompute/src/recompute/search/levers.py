@@ -74,6 +74,15 @@ LEVERS: Final[tuple[Lever, ...]] = (
         bad={"environment.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     ),
     Lever(
+        name="distributed-optimizer",
+        change="shard the optimizer over the data-parallel ranks",
+        edit=edits.distributed_optimizer,
+        why="every rank keeps the states of its share of the parameters only; the same bytes travel, "
+        "and the arithmetic stays",
+        good={"hardware.num_gpus": 4},
+        bad={},
+    ),
+    Lever(
         name="sequence-parallel",
         change="turn sequence parallelism on",
         edit=edits.sequence_parallel,
@@ -154,7 +163,7 @@ def cheaper_first(
 
     Args:
         judge: Predicts and prices the job as it is; levers are measured on it without recompute.
-        outcomes: Of the job as it is. The choices that none of them beats are tried again with each
+        outcomes: Of the stock choices for the job as it is. The choices that none of them beats are tried again with each
             lever, to say what it would leave to recompute.
         make: Makes a predictor for a changed job.
     """
@@ -177,17 +186,12 @@ def _result(
     changed = apply(job, edit)
     before = judge.control.hot.peak.peak_bytes
     narrower = allocator_of(changed.environment) is not allocator_of(job.environment)
-    if lever.edit is edits.offload_optimizer:
-        after = max(r.peak.peak_bytes - r.static.optimizer for r in judge.control.ranks)
-        fits = judge.budget.over(after, allocator_of(job.environment)) <= 0
-        then = None
-    else:
-        outcomes = _outcomes(changed, judge, front, make)
-        if not outcomes:
-            return None
-        after, fits = outcomes[0].peak_bytes, outcomes[0].fits
-        fitting = [o for o in outcomes if o.fits]
-        then = min(fitting, key=lambda o: o.step_time_overhead, default=None)
+    outcomes = _outcomes(changed, judge, front, make)
+    if not outcomes:
+        return None
+    after, fits = outcomes[0].peak_bytes, outcomes[0].fits
+    fitting = [o for o in outcomes if o.fits]
+    then = min(fitting, key=lambda o: o.step_time_overhead, default=None)
     if after >= before and not narrower:
         return None
     why = lever.why

@@ -56,10 +56,12 @@ class Judge:
 
 
 def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """Order outcomes: feasible before infeasible, then cheapest, then narrowest.
+    """Order outcomes: feasible before infeasible, then cheapest, then lowest, then narrowest.
 
-    Infeasible ones come by how far they are over. Ties go to the choice that replays less of the
-    model: selective before full, fewer labels, labels earlier in Megatron's order, fewer layers.
+    Infeasible ones come by how far they are over. Of choices that take the same time the one with the
+    lowest peak comes first, so that the first is never dominated; what still ties goes to the choice
+    that replays less of the model: selective before full, fewer labels, labels earlier in Megatron's
+    order, fewer layers.
     """
     return mark_dominated(sorted(outcomes, key=_order))
 
@@ -67,8 +69,7 @@ def ranked(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
 def _order(outcome: Outcome) -> tuple[object, ...]:
     choice = outcome.choice
     over = 0 if outcome.breach is None else outcome.breach.over_bytes
-    cost = (outcome.step_time_overhead, *_width(choice), outcome.peak_bytes)
-    return (over > 0, over, *cost)
+    return (over > 0, over, outcome.step_time_overhead, outcome.peak_bytes, *_width(choice))
 
 
 def _width(choice: RecomputeChoice) -> tuple[object, ...]:

@@ -77,7 +77,7 @@ def plan(
     predictor = make(acted)
     judge = Judge(predictor, CostModel(acted, rates), limit, control_of(predictor))
     space = candidates(job, revision, predictor.active_layers())
-    outcomes = ranked(judge.outcome(choice) for choice in space)
+    plain = outcomes = ranked(judge.outcome(choice) for choice in space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
     wanted = not control.fits and (per_layer or (details and _is_small(predictor)))
@@ -89,7 +89,7 @@ def plan(
     if details:
         why = reasons(job, judge, outcomes, chosen, known_errors(job, revision))
         why += () if per_layer else per_layer_hint(stock, mixed)
-    levers = cheaper_first(judge, outcomes, make) if details else ()
+    levers = cheaper_first(judge, plain, make) if details else ()
     return Plan(
         job=acted,
         status=_status(chosen, control),

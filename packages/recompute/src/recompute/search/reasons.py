@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from recompute.config.choice import NO_RECOMPUTE, choice_of
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
+from recompute.search.lever_edits import Before, distributed_optimizer
 from recompute.search.reserved import AllocatorModel, allocator_of
 from recompute.timeline.predict import MODEL_ERROR as MEMORY_ERROR
+from recompute.timeline.static import parallelism_of
 from recompute.timeline.types import Phase
 from recompute.units import GIB, MIB, format_gib
 
@@ -163,6 +165,13 @@ def _infeasible(judge: Judge, outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield (
             f"parameters, gradients and states alone are {format_gib(static.total)}: more shards "
             "or a smaller share per rank, not recompute, is what this needs"
+        )
+    job = judge.predictor.job
+    if distributed_optimizer(Before(job, judge.control)) is not None:
+        shards = parallelism_of(job).dense_shards
+        yield (
+            f"the distributed optimizer is off: it would leave 1/{shards} of the optimizer states on "
+            "each rank, at no cost"
         )
 
 
