@@ -10,7 +10,7 @@ import pytest
 from recompute.config.schema import HardwareConfig
 from recompute.errors import UnsupportedError
 from recompute.model.layer import LAYER_KINDS, layer_kinds
-from recompute.model.ops.number_formats import FORMATS, padding_tokens
+from recompute.model.ops.number_formats import FORMATS, cut, padding_tokens
 from recompute.model.run import TapeRun, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Op, Tape
@@ -131,3 +131,30 @@ def test_what_is_not_modelled_is_named(fields: dict[str, object]) -> None:
     with pytest.raises(UnsupportedError) as caught:
         tape_of("attention+mlp", **fields)
     assert caught.value.code == "unsupported-number-format"
+
+
+@pytest.mark.parametrize(
+    ("piece", "block", "taken"),
+    [
+        (3 << 19, 4 << 20, 2 << 20),  # 1.5 of 4 MiB: two to a block, the second takes 2.5
+        (1 << 20, 4 << 20, 1 << 20),  # small allocations come from pools of their own
+        (4 << 20, 4 << 20, 4 << 20),
+        (5 << 20, 4 << 20, 5 << 20),  # does not fit: a segment is made for it
+        (3 << 20, 8 << 20, 3 << 20),  # 2 MiB are left over and stay free
+    ],
+)
+def test_the_allocator_leaves_no_splinters(piece: int, block: int, taken: int) -> None:
+    assert cut(piece, block) == taken
+
+
+def test_per_tensor_scaling_allocates_each_experts_copy_alone() -> None:
+    """A block format allocates all of them together, so nothing is lost."""
+    fields = {"moe_ffn_hidden_size": 768, "hidden_size": 2048, "moe_grouped_gemm": True}
+    kept = {}
+    for recipe in ("tensorwise", "blockwise"):
+        given = job(fp8="hybrid", fp8_recipe=recipe, batch=8, **fields)
+        tape = LAYER_KINDS["attention+moe"](given.model, shape_of(given))
+        (op,) = [o for o in tape.ops if o.name == "mlp.experts.linear_fc2"]
+        assert op.quantized is not None
+        kept[recipe] = op.quantized.size / op.weights
+    assert kept["tensorwise"] > 1.2 * kept["blockwise"]

@@ -53,7 +53,9 @@ def moe_ops(model: ModelConfig, shape: Shape, source: str, target: str) -> tuple
     ops += dispatch(model, shape, travelling)
     ops += experts(model, shape, "experts.output")
     routed = "routed_out" if shared or latent else target
-    ops += combine(model, shape, "experts.output", routed)
+    back = combine(model, shape, "experts.output", routed)
+    sorts = shape.local_experts > 1 or shape.etp > 1
+    ops += _holding_input(back) if sorts or dispatcher_kind(model) != "alltoall" else back
     if latent:
         ops.append(
             _latent("fc2_latent_proj", routed, "latent_out" if shared else target, model, shape)
@@ -75,6 +77,16 @@ def _holding(ops: list[Op]) -> Op:
     written = {tensor.name for op in ops for tensor in op.writes}
     held = tuple(n for n in ("permuted.input", "dispatched.input") if n in written)
     return replace(ops[-1], reads_without_grad=(*ops[-1].reads_without_grad, *held))
+
+
+def _holding_input(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Let the experts' input live until their output is sorted back.
+
+    ``routed_experts_compute`` holds it as its own variable while it calls the experts and
+    ``combine_preprocess``; where a quantized copy is saved, nothing else does.
+    """
+    first = ops[0]
+    return replace(first, reads_without_grad=(*first.reads_without_grad, "experts.input")), *ops[1:]
 
 
 def moe_regions(model: ModelConfig, ops: tuple[Op, ...]) -> tuple[Region, ...]:

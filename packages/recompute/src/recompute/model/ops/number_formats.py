@@ -17,6 +17,7 @@ from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
 from recompute.model.shape import Shape
 from recompute.model.tape import Op, OpClass, Tensor
+from recompute.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,30 @@ class Format:
     """Weights are stored row-wise and column-wise on every GPU; without, only before Blackwell."""
     align: int
     """Tokens of one expert are filled up to a multiple of this."""
+    together: bool
+    """Copies of all experts' inputs are one allocation (TransformerEngine v2.18
+    transformer_engine/pytorch/csrc/extensions/cast.cpp split_quantize)."""
 
 
 FORMATS: Final[dict[str, Format]] = {
-    "delayed": Format(element=Fraction(1), constant=4, both_layouts=False, align=16),
-    "tensorwise": Format(element=Fraction(1), constant=4, both_layouts=False, align=16),
-    "blockwise": Format(element=1 + Fraction(4, 128), constant=0, both_layouts=True, align=16),
-    "mxfp8": Format(element=1 + Fraction(1, 32), constant=0, both_layouts=True, align=32),
+    "delayed": Format(
+        element=Fraction(1), constant=4, both_layouts=False, align=16, together=False
+    ),
+    "tensorwise": Format(
+        element=Fraction(1), constant=4, both_layouts=False, align=16, together=False
+    ),
+    "blockwise": Format(
+        element=1 + Fraction(4, 128), constant=0, both_layouts=True, align=16, together=True
+    ),
+    "mxfp8": Format(
+        element=1 + Fraction(1, 32), constant=0, both_layouts=True, align=32, together=True
+    ),
     "nvfp4": Format(
-        element=Fraction(1, 2) + Fraction(1, 16), constant=4, both_layouts=True, align=32
+        element=Fraction(1, 2) + Fraction(1, 16),
+        constant=4,
+        both_layouts=True,
+        align=32,
+        together=True,
     ),
 }
 """Recipe -> format. Block scales: FP32 per 128, E8M0 per 32, E4M3 per 16."""
@@ -90,17 +106,48 @@ def quantized(model: ModelConfig, shape: Shape, ops: tuple[Op, ...]) -> tuple[Op
 
 def _narrow(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: int) -> Op:
     copy = _bytes(kept, elements)
+    saved = copy
+    if op.weights > 1 and not kept.together:
+        pieces = (
+            _bytes(kept, elements // op.weights),
+            _token_bytes(model, shape, kept, op, elements),
+        )
+        saved = op.weights * cut(*pieces)
     gradient = sum(2 * _bytes(kept, tensor.size // shape.act) for tensor in op.writes)
     delayed = model.fp8 is not None and model.fp8_recipe == "delayed"
     original = op.name in KEEP_ORIGINAL and not delayed
     return replace(
         op,
         saves=op.saves if original else (),
-        quantized=None if original else Tensor(name=f"{op.name}.quantized_input", size=copy),
+        quantized=None if original else Tensor(name=f"{op.name}.quantized_input", size=saved),
         weight_cache=_weight_cache(model, shape, kept, op.weight_bytes // shape.act),
         forward_workspace=op.forward_workspace + 2 * copy,
         backward_workspace=op.backward_workspace + gradient + (copy if original else 0),
     )
+
+
+def _token_bytes(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: int) -> int:
+    """Bytes of one expert's tokens at their travelling width: what the first linear's copies leave."""
+    tokens = elements // op.weights // max(op.widths[0], 1)
+    return _bytes(kept, tokens * (model.moe_latent_size or shape.hidden))
+
+
+def cut(piece: int, block: int) -> int:
+    """Return what a piece takes of a freed block, in the mean.
+
+    PyTorch does not split a block when 1 MiB or less would be left (c10/cuda/CUDACachingAllocator.cpp
+    ``should_split``), so the last piece takes the rest with it.
+
+    Args:
+        piece: Bytes of one allocation.
+        block: Bytes of the free blocks that are there, those of the row-wise copies before.
+    """
+    if piece <= MIB or piece > block:
+        return piece
+    count, rest = 1, block - piece
+    while rest > MIB and rest >= piece:
+        count, rest = count + 1, rest - piece
+    return (block if rest <= MIB else count * piece) // count
 
 
 def _weight_cache(model: ModelConfig, shape: Shape, kept: Format, elements: int) -> int:
