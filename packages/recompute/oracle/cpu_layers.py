@@ -114,12 +114,8 @@ def _on_cpu(tensor: Any, *, as_numpy: bool = False, record_stream: bool = False)
 
 
 @contextlib.contextmanager
-def on_cpu(folder: Path) -> Iterator[None]:
-    """Make the process a group of one, with everything that needs a GPU redirected.
-
-    Args:
-        folder: Where the group's store goes.
-    """
+def redirected() -> Iterator[None]:
+    """Redirect everything that needs a GPU."""
     stream = _Stream()
     cuda = {
         "current_device": lambda: torch.device("cpu"),
@@ -127,7 +123,8 @@ def on_cpu(folder: Path) -> Iterator[None]:
         "Stream": lambda *_: stream,
         "current_stream": lambda *_: stream,
         "stream": lambda *_: contextlib.nullcontext(),
-        "Event": lambda *_: stream,
+        "Event": lambda *_, **__: stream,
+        "synchronize": lambda *_: None,
     }
     randomness = {
         "_CUDA_RNG_STATE_TRACKER": _Tracker(),
@@ -151,6 +148,17 @@ def on_cpu(folder: Path) -> Iterator[None]:
         stack.enter_context(
             mock.patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _on_cpu)
         )
+        yield
+
+
+@contextlib.contextmanager
+def on_cpu(folder: Path) -> Iterator[None]:
+    """Make the process a group of one, with everything that needs a GPU redirected.
+
+    Args:
+        folder: Where the group's store goes.
+    """
+    with redirected():
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
         )

@@ -1,0 +1,307 @@
+"""Studies with a stand-in for the training script: order, failures, time limits, kills and resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recompute.config.choice import NO_RECOMPUTE, full, selective
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.errors import UnsupportedError
+from recompute.measure.ledger import read_ledger
+from recompute.measure.row import Outcome
+from recompute.measure.study import Settings, runs_of
+from recompute.measure.workload import workload_of
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+JOB = str(EXAMPLES / "llama3-8b-h200.yaml")
+SCRIPT = '''
+"""Stands for a training script with a probe in it: writes its rows, or fails as it is told."""
+import json, os, pathlib, signal, sys, time
+from recompute.measure.ledger import RowWriter
+from recompute.measure.row import Outcome, PhaseBytes, Row
+
+told = json.loads(os.environ["RECOMPUTE_RUN"])
+with open(os.path.join(told["ledger"], "calls.txt"), "a") as calls:
+    calls.write(told["run"] + " " + " ".join(sys.argv[1:]) + "\\n")
+peak = 6 if "mlp" in told["candidate"] else 9
+
+
+def row(outcome, final, steps):
+    phase = PhaseBytes(phase="forward", allocated_peak_bytes=peak << 30, reserved_peak_bytes=peak << 30)
+    return Row(
+        id=told["run"], candidate=told["candidate"], control_id=told["control_id"], repeat=told["repeat"],
+        attempt=told["attempt"], rank=0, outcome=outcome, final=final, stage=None if final else "backward",
+        phases=(phase,), step_seconds=(1.0,) * steps, warmup_steps=min(steps, told["warmup_steps"]),
+        optimizer_initialized=True, overrides=tuple(told["overrides"]),
+    )
+
+
+writer = RowWriter(told["ledger"], "rank-00000")
+writer.append(row(Outcome.CRASH, False, 1))
+fault = os.environ.get("FAULT", "")
+if fault and told["candidate"] == "[mlp]":
+    print("about to fail", flush=True)
+    if fault == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else signal.SIG_DFL)
+        time.sleep(600)
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(3)
+if fault == "silent":
+    os.unlink(writer.path)
+    sys.exit(0)
+writer.append(row(Outcome.PASS, True, told["steps"]))
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def command(script: str, out: Path, *more: str) -> list[str]:
+    start = [sys.executable, "-m", "recompute", "measure", JOB, "--out", str(out)]
+    return [*start, "--entry", f"{script} --data mock", "--steps", "6", *more]
+
+
+def measure(
+    script: str, out: Path, *more: str, fault: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(script, out, *more),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "FAULT": fault, **environment},
+    )
+
+
+def calls(out: Path) -> list[list[str]]:
+    return [line.split() for line in (out / "calls.txt").read_text().splitlines()]
+
+
+def test_the_control_comes_first_and_runs_differ_in_one_thing(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    done = measure(script, out, "--candidates", "mlp,core_attn+mlp,full/uniform/1", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "recompute.measure/1"
+    names = [run["id"] for run in document["runs"]]
+    assert names == ["control-0", "[mlp]-0", "[core_attn,mlp]-0", "full/uniform/1-0", "control-1"]
+    assert all(run["outcomes"] == ["pass"] for run in document["runs"])
+    started = {words[0]: words[1:] for words in calls(out)}
+    assert started["control-0"][:2] == ["--data", "mock"]
+    assert "model.recompute_modules=[]" in started["control-0"]
+    assert "model.recompute_modules=[core_attn,mlp]" in started["[core_attn,mlp]-0"]
+    assert "model.recompute_num_layers=1" in started["full/uniform/1-0"]
+    compared = subprocess.run(
+        [sys.executable, "-m", "recompute", "compare", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compared.returncode == 0, compared.stderr
+    answer = json.loads(compared.stdout)
+    assert answer["noise_floor"]["bytes"] == 0
+    verdicts = {row["candidate"]: row["verdict"] for row in answer["candidates"]}
+    assert verdicts["[mlp]"] == "pass"
+    assert verdicts["full/uniform/1"] == "within noise"
+
+
+def test_what_has_ended_is_not_run_again(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    measure(script, out, "--candidates", "mlp", "--repeats", "1")
+    before = calls(out)
+    done = measure(script, out, "--candidates", "mlp,core_attn", "--repeats", "1", "--json")
+    assert [run["skipped"] for run in json.loads(done.stdout)["runs"]] == [True, True, False]
+    assert calls(out)[: len(before)] == before
+    assert len(calls(out)) == len(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "said"),
+    [
+        ("exit", Outcome.CRASH, "exit status 3: about to fail"),
+        ("kill", Outcome.CRASH, "exit status -9"),
+    ],
+)
+def test_a_failure_is_a_row_and_the_study_goes_on(
+    tmp_path: Path, script: str, fault: str, outcome: Outcome, said: str
+) -> None:
+    out = tmp_path / "l"
+    done = measure(script, out, "--candidates", "mlp,core_attn", "--repeats", "1", fault=fault)
+    assert done.returncode == 0, done.stderr
+    rows = {row.candidate: row for row in read_ledger(str(out)).rows}
+    assert (rows["[mlp]"].outcome, rows["[mlp]"].stage, rows["[mlp]"].final) == (
+        outcome,
+        "backward",
+        True,
+    )
+    assert said in str(rows["[mlp]"].message)
+    assert rows["[core_attn]"].outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("stubborn", ["", "1"])
+def test_a_hang_ends_at_the_time_limit(
+    tmp_path: Path, script: str, stubborn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recompute.measure import launch
+
+    out = tmp_path / "l"
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+    ended = launch.run_process(
+        str(_begun(out)),
+        "x",
+        [sys.executable, script],
+        {"RECOMPUTE_RUN": json.dumps(_told(out)), "FAULT": "hang", "STUBBORN": stubborn},
+        limit=5,
+    )
+    assert ended.timed_out
+    assert ended.code == (-signal.SIGKILL if stubborn else -signal.SIGTERM)
+
+
+def _begun(out: Path) -> Path:
+    (out / "rows").mkdir(parents=True)
+    return out
+
+
+def _told(out: Path) -> dict[str, Any]:
+    return {
+        "ledger": str(out),
+        "run": "[mlp]-0",
+        "candidate": "[mlp]",
+        "control_id": None,
+        "repeat": 0,
+        "attempt": 0,
+        "warmup_steps": 1,
+        "steps": 3,
+        "overrides": [],
+    }
+
+
+def test_a_hang_is_a_row(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--repeats", "1", "--limit", "5")
+    done = measure(script, out, *options, fault="hang")
+    assert done.returncode == 0, done.stderr
+    rows = {row.candidate: row for row in read_ledger(str(out)).rows}
+    assert rows["[mlp]"].outcome is Outcome.HANG
+    assert "was ended" in str(rows["[mlp]"].message)
+
+
+def test_a_script_that_writes_nothing_is_a_crash(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    measure(script, out, "--candidates", "core_attn", "--repeats", "1", fault="silent")
+    assert {row.outcome for row in read_ledger(str(out)).rows} == {Outcome.CRASH}
+
+
+def test_a_killed_launcher_is_resumed_and_its_run_is_ended(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--repeats", "1")
+    launcher = subprocess.Popen(
+        command(script, out, *options),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "FAULT": "hang"},
+    )
+    assert launcher.stderr is not None
+    while "[mlp]-0" not in launcher.stderr.readline():
+        assert launcher.poll() is None
+    while not (out / "running.json").exists():
+        assert launcher.poll() is None
+    launcher.kill()
+    launcher.wait()
+    launcher.stderr.close()
+    left = json.loads((out / "running.json").read_text())["pid"]
+    os.kill(left, 0)  # it is still there
+    done = measure(script, out, *options, "--json")
+    assert "left behind" in done.stderr
+    assert [run["skipped"] for run in json.loads(done.stdout)["runs"]] == [True, False]
+    rows = {row.candidate: row for row in read_ledger(str(out)).rows}
+    assert rows["[mlp]"].outcome is Outcome.PASS
+    assert not (out / "running.json").exists()
+
+
+def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:
+    settings = Settings(out="x", python="python", repeats=3, repeat_all=True)
+    choices = (selective("mlp"), NO_RECOMPUTE, full("uniform", 1), selective("mlp"))
+    runs = [run.name for run in runs_of(choices, settings)]
+    assert runs[:3] == ["control-0", "[mlp]-0", "full/uniform/1-0"]
+    assert sorted(runs[3:]) == sorted(
+        f"{name}-{n}" for n in (1, 2) for name in ("control", "[mlp]", "full/uniform/1")
+    )
+    assert runs == [run.name for run in runs_of(choices, settings)]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "error"),
+    [
+        (("--candidates", "moe_act"), 2, "illegal-candidate"),
+        (("--candidates", "a b"), 2, "bad-candidate"),
+        (("--python", "/nonexistent/python", "--candidates", "mlp"), 3, "launcher-failed"),
+        (("--launcher", "local", "hardware.num_gpus=2", "--candidates", "mlp"), 2, "usage"),
+    ],
+)
+def test_refusals(
+    tmp_path: Path, script: str, options: tuple[str, ...], code: int, error: str
+) -> None:
+    done = measure(script, tmp_path / "l", *options, "--json")
+    assert done.returncode == code
+    assert json.loads(done.stdout)["code"] == error
+
+
+def test_the_planners_candidates(tmp_path: Path, script: str) -> None:
+    done = measure(script, tmp_path / "l", "--dry-run", "--budget", "22GiB")
+    names = done.stdout.split()
+    assert names[0] == "control-0"
+    assert names[-1] == "control-1"
+    assert 3 <= len(names) <= 7
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("peft.scheme=lora",),
+        ("ddp.use_distributed_optimizer=true",),
+        ("hardware.num_gpus=2",),
+        ("+model.mtp_num_layers=1",),
+    ],
+)
+def test_what_the_built_in_trainer_does_not_run_is_refused(overrides: tuple[str, ...]) -> None:
+    job = normalize(load(JOB, *overrides))
+    with pytest.raises(UnsupportedError) as error:
+        workload_of(job)
+    assert error.value.code == "workload-unsupported"
+
+
+def test_a_workload_is_plain_json_and_names_what_the_job_changes() -> None:
+    workload = workload_of(normalize(load(JOB)))
+    assert json.loads(json.dumps(workload)) == workload
+    assert workload["microbatches"] == 1
+    assert workload["world_size"] == 1
+    assert {"num_layers", "normalization"} <= set(workload["given"])
+    assert "moe_latent_size" not in workload["given"]
+
+
+@pytest.mark.parametrize("module", ["trainer", "probe", "apply", "build"])
+def test_the_side_that_trains_needs_no_third_party_package(module: str) -> None:
+    """torch and Megatron Core are there, and nothing that pip would bring with this package."""
+    source = Path(__file__).parents[2] / "src"
+    code = f"import sys; sys.path.insert(0, {str(source)!r}); import recompute.megatron.{module}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
