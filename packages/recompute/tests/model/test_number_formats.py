@@ -149,7 +149,7 @@ def test_the_allocator_leaves_no_splinters(piece: int, block: int, taken: int) -
 
 def test_per_tensor_scaling_allocates_each_experts_copy_alone() -> None:
     """A block format allocates all of them together, so nothing is lost."""
-    fields = {"moe_ffn_hidden_size": 768, "hidden_size": 2048, "moe_grouped_gemm": True}
+    fields = {"moe_ffn_hidden_size": 768, "hidden_size": 2048, "moe_router_padding_for_fp8": True}
     kept = {}
     for recipe in ("tensorwise", "blockwise"):
         given = job(fp8="hybrid", fp8_recipe=recipe, batch=8, **fields)
