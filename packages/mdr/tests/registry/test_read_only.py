@@ -111,3 +111,10 @@ def test_nothing_is_shown_or_judged_without_bytes_that_are_lost(
     assert caught.value.code == "blob-missing"
     assert "run.sh" in caught.value.message
     assert "mdr fsck --repair" in caught.value.hint
+
+
+def test_a_registry_that_is_not_there_is_no_empty_registry(tmp_path: Path) -> None:
+    absent = Settings(data=tmp_path / "own", registry=(tmp_path / "absent").as_uri())
+    with pytest.raises(StoreError) as caught:
+        open_registry(absent).resolve(REF)
+    assert caught.value.code == "registry-missing"

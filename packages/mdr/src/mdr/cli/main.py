@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mdr import __version__
+from mdr.cli.streams import output_closed, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command runs."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command and flush its answer here, where a failure can still be told."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError as error:  # click would exit 1, which means that the answer is no
+            raise output_closed() from error
+        return answer
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
@@ -63,8 +73,12 @@ def run() -> None:
     """Run the command line and turn errors into exit codes."""
     from mdr.cli.render_error import exit_with
 
+    as_json = "--json" in sys.argv
+    prepare(as_json=as_json)
     try:
         code = cli.main(standalone_mode=False)
+    except KeyboardInterrupt:  # between click's own handlers
+        exit_with(click.Abort(), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code
-        exit_with(error, as_json="--json" in sys.argv)
+        exit_with(error, as_json=as_json)
     sys.exit(code if isinstance(code, int) else 0)

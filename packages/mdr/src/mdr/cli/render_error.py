@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import click
 
+from mdr.cli.streams import abandon_output, write_answer
 from mdr.errors import MdrError
 
 
@@ -31,11 +32,16 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
             code, message, hint, data, status = "os-error", str(error), "", {}, 3
         case _:
             raise error
-    if as_json:
+    if code == "output-closed":
+        abandon_output()
+    elif as_json:
         import json
 
         document = {"schema": "mdr.error/1", "code": code, "message": message}
-        print(json.dumps({**document, "hint": hint, "data": data}, ensure_ascii=False))  # noqa: T201 - the answer
+        text = json.dumps({**document, "hint": hint, "data": data}, ensure_ascii=False)
+        if not write_answer(text + "\n"):
+            sys.stderr.write(f"mdr: {message} [{code}]\n")
     else:
         sys.stderr.write(f"mdr: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
+        write_answer("")
     sys.exit(status)

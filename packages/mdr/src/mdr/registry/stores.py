@@ -38,7 +38,7 @@ def open_stores(settings: Settings, *, create: bool) -> Stores | None:
         ``None`` when there is no index and none is to be created.
 
     Raises:
-        mdr.errors.StoreError: index-newer, index-unreadable, store-unwritable.
+        mdr.errors.StoreError: index-newer, index-unreadable, store-unwritable, registry-missing.
     """
     from mdr.errors import StoreError
     from mdr.store.engine import open_database
@@ -53,6 +53,13 @@ def open_stores(settings: Settings, *, create: bool) -> Stores | None:
                 hint="check permissions, or name another folder with --data",
             ) from error
     engine = open_database(settings.data, create=create, read_only=settings.read_only)
+    if engine is None and settings.read_only:
+        raise StoreError(
+            "registry-missing",
+            f"there is no registry in {settings.data}",
+            hint="check the path and that its disk is mounted; `mdr index SOURCE --data DIR` makes one",
+            data={"folder": str(settings.data)},
+        )
     if engine is None:
         return None
     from mdr.store.index import Index

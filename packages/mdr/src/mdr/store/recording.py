@@ -66,14 +66,17 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
     refreshed = []
     inserts: list[Row] = []
     updates: list[Row] = []
+    described: list[Row] = []
     for each in line.artifacts:
         fresh, moved, rows = _plan(each, known.get(each.artifact.id, []))
         inserts += fresh
         updates += moved
         new += len(fresh)
         artifact = replace(each.artifact, latest=_latest(rows))
-        if _save_artifact(connection, source_id, artifact, rows, shown.get(artifact.id)):
+        described.append(_artifact_row(source_id, artifact, rows))
+        if not _same(described[-1], shown.get(artifact.id)):
             refreshed.append(artifact)
+    _save_artifacts(connection, described, shown)
     _insert(connection, versions, inserts)
     _move(connection, updates)
     _save_revisions(connection, source_id, line.artifacts)
@@ -215,15 +218,11 @@ def _latest(rows: Sequence[Row]) -> str | None:
     return rows[-1]["label"] if rows else None
 
 
-def _save_artifact(
-    connection: Connection,
-    source_id: int,
-    artifact: Artifact,
-    rows: Sequence[Row],
-    shown: Row | None,
-) -> bool:
-    """Write the artifact's row; say whether readers see a difference."""
-    values = {
+def _artifact_row(source_id: int, artifact: Artifact, rows: Sequence[Row]) -> Row:
+    return {
+        "id": artifact.id,
+        "source_id": source_id,
+        "path": artifact.path,
         "name": artifact.name,
         "name_key": artifact.name.lower(),
         "kind": artifact.kind.value,
@@ -233,17 +232,21 @@ def _save_artifact(
         "present": artifact.present,
         "previously": json.dumps(list(artifact.previously)),
     }
-    if shown is None:
-        connection.execute(
-            insert(artifacts).values(
-                id=artifact.id, source_id=source_id, path=artifact.path, **values
-            )
-        )
-        return True
-    if all(shown[key] == value for key, value in values.items()):
-        return False
-    connection.execute(update(artifacts).where(artifacts.c.id == artifact.id).values(**values))
-    return True
+
+
+def _same(row: Row, shown: Row | None) -> bool:
+    """Say whether readers see no difference."""
+    return shown is not None and all(shown[key] == value for key, value in row.items())
+
+
+def _save_artifacts(connection: Connection, rows: Sequence[Row], shown: Mapping[str, Row]) -> None:
+    """Write the rows that are new and those that changed; before the versions that point to them."""
+    _insert(connection, artifacts, [row for row in rows if row["id"] not in shown])
+    for row in rows:
+        known = shown.get(row["id"])
+        if known is not None and not _same(row, known):
+            where = artifacts.c.id == row["id"]
+            connection.execute(update(artifacts).where(where).values(**row))
 
 
 def _move(connection: Connection, rows: Sequence[Row]) -> None:
