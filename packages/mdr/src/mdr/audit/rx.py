@@ -8,8 +8,8 @@ input can make RE2's automaton fall back to its slow form; distances are checked
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 Spans = Sequence[tuple[int, int]]
 """(start, end) of the match and of each group; (-1, -1) for a group that took no part."""
@@ -17,27 +17,41 @@ Engine = tuple[Callable[[Any, bytes, int, int], Spans], Any, Any]
 """(finds places, argument for a match anywhere, argument for a match at the start)."""
 
 
+SHORT: Final = 256
+"""Bytes up to which the groups of a match are kept; the same phrases come again and again."""
+
+
 class Match:
-    """Where a pattern matched. RE2's own match objects ask the engine again at each look."""
+    """Where a pattern matched. Groups, which cost RE2 a slower pass, are looked for when asked for."""
 
-    __slots__ = ("_data", "_spans")
+    __slots__ = ("_data", "_groups", "_rx", "_span")
 
-    def __init__(self, data: bytes, spans: Spans) -> None:
-        """Keep the text and the places."""
+    def __init__(self, rx: Rx, data: bytes, span: tuple[int, int]) -> None:
+        """Keep the text and the place."""
+        self._rx = rx
         self._data = data
-        self._spans = spans
+        self._span = span
+        self._groups: Spans | None = None
+
+    def span(self, group: int = 0) -> tuple[int, int]:
+        """Offsets of the first byte and behind the last; both -1 when the group took no part."""
+        if group == 0:
+            return self._span
+        if self._groups is None:
+            self._groups = self._rx.groups(self._data, *self._span)
+        return self._groups[group]
 
     def start(self, group: int = 0) -> int:
         """Offset of the first byte; -1 when the group took no part."""
-        return self._spans[group][0]
+        return self.span(group)[0] if group else self._span[0]
 
     def end(self, group: int = 0) -> int:
         """Offset behind the last byte; -1 when the group took no part."""
-        return self._spans[group][1]
+        return self.span(group)[1] if group else self._span[1]
 
     def group(self, group: int = 0) -> bytes | None:
         """The matched bytes."""
-        start, end = self._spans[group]
+        start, end = self.span(group)
         return None if start < 0 else self._data[start:end]
 
 
@@ -56,63 +70,75 @@ class Rx:
         self._utf8 = utf8
         self._longest = longest
 
-    @cached_property
-    def _compiled(self) -> Any:
+    def _compile(self, *, capture: bool) -> Engine:
         import re2
 
         options = re2.Options()
         encoding = re2.Options.Encoding
         options.encoding = encoding.UTF8 if self._utf8 else encoding.LATIN1
         options.longest_match = self._longest
+        options.never_capture = not capture
         options.log_errors = False
         options.max_mem = 64 << 20
-        return re2.compile(self.pattern, options=options)
+        return _engine(re2.compile(self.pattern, options=options))
 
     @cached_property
-    def _engine(self) -> Engine:
-        """Return what finds places, and how to tell it where a match may begin.
+    def _places(self) -> Engine:
+        return self._compile(capture=False)
 
-        RE2's Python module reads its own match objects slowly, so the extension below it is called;
-        where a release of the module has no such thing, its public functions do the same.
+    @cached_property
+    def _capturing(self) -> Engine:
+        return self._compile(capture=True)
+
+    @cached_property
+    def _known(self) -> Callable[[bytes, int, int], Spans]:
+        return lru_cache(maxsize=256)(self._capture)
+
+    def _capture(self, data: bytes, start: int, end: int) -> Spans:
+        find, _, here = self._capturing
+        return find(here, data, start, end)
+
+    def groups(self, data: bytes, start: int, end: int) -> Spans:
+        """Return the places of the groups of the match that is ``data[start:end]``.
+
+        RE2 prefers that match to all that end before it, so it is found again when reading stops at its
+        end; one byte on each side stays for what looks at neighbours.
         """
-        compiled = self._compiled
-        try:
-            from re2 import _re2
-
-            find, anchor = compiled._regexp.Match, _re2.RE2.Anchor  # noqa: SLF001
-        except (ImportError, AttributeError):
-            return _public(compiled), compiled.search, compiled.match
-        return find, anchor.UNANCHORED, anchor.ANCHOR_START
+        if end - start > SHORT:
+            return self._capture(data, start, end)
+        first = start - 1 if start else 0
+        spans = self._known(data[first : end + 1], start - first, end - first)
+        return [(low + first, high + first) if low >= 0 else (low, high) for low, high in spans]
 
     def search(self, data: bytes, start: int = 0, end: int | None = None) -> Match | None:
         """Return the leftmost match in ``data[start:end]``."""
         stop = len(data) if end is None else min(end, len(data))
         if start > stop:
             return None
-        find, anywhere, _ = self._engine
+        find, anywhere, _ = self._places
         spans = find(anywhere, data, start, stop)
-        return Match(data, spans) if spans[0][0] >= 0 else None
+        return Match(self, data, spans[0]) if spans[0][0] >= 0 else None
 
     def match(self, data: bytes, start: int = 0, end: int | None = None) -> Match | None:
         """Return the match in ``data[start:end]`` that begins at ``start``."""
         stop = len(data) if end is None else min(end, len(data))
         if start > stop:
             return None
-        find, _, here = self._engine
+        find, _, here = self._places
         spans = find(here, data, start, stop)
-        return Match(data, spans) if spans[0][0] >= 0 else None
+        return Match(self, data, spans[0]) if spans[0][0] >= 0 else None
 
     def finditer(self, data: bytes, start: int = 0, end: int | None = None) -> Iterator[Match]:
         """Return all matches, left to right, not overlapping."""
         stop = len(data) if end is None else min(end, len(data))
-        find, anywhere, _ = self._engine
+        find, anywhere, _ = self._places
         position = start
         while position <= stop:
-            spans = find(anywhere, data, position, stop)
-            first, after = spans[0]
-            if first < 0:
+            span = find(anywhere, data, position, stop)[0]
+            if span[0] < 0:
                 return
-            yield Match(data, spans)
+            yield Match(self, data, span)
+            after = span[1]
             position = after if after > position else position + 1
 
 
@@ -180,6 +206,21 @@ class Ahead:
 def any_of(*parts: bytes) -> bytes:
     """Return a group that matches any of the parts."""
     return b"(?:" + b"|".join(parts) + b")"
+
+
+def _engine(compiled: Any) -> Engine:
+    """Return what finds places, and how to tell it where a match may begin.
+
+    RE2's Python module reads its own match objects slowly, so the extension below it is called; where a
+    release of the module has no such thing, its public functions do the same.
+    """
+    try:
+        from re2 import _re2
+
+        find, anchor = compiled._regexp.Match, _re2.RE2.Anchor  # noqa: SLF001
+    except (ImportError, AttributeError):
+        return _public(compiled), compiled.search, compiled.match
+    return find, anchor.UNANCHORED, anchor.ANCHOR_START
 
 
 def _public(compiled: Any) -> Callable[[Any, bytes, int, int], Spans]:

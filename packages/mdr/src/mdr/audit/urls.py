@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from mdr.audit.drops import DROP_HOSTS
 from mdr.audit.fold import fold_characters
@@ -202,8 +202,17 @@ class Suspects:
             found = _LINK_AT.match(data, suspect.start()) if suspect.start() >= done else None
             if found is not None:
                 done = found.end()
-                authority, rest = (part.decode("utf-8", "replace") for part in found.groups())
-                yield Link(found.start(), done, host_of(authority), rest.lstrip("/"))
+                whole = found.groups()
+                host, path = (_parts if done - found.start() <= SHORT else _parts.__wrapped__)(
+                    *whole
+                )
+                yield Link(found.start(), done, host, path)
+
+
+@lru_cache(maxsize=1024)
+def _parts(authority: bytes, rest: bytes) -> tuple[str, str]:
+    host = host_of(authority.decode("utf-8", "replace"))
+    return host, rest.decode("utf-8", "replace").lstrip("/")
 
 
 DROP_SUSPECTS: Final = Suspects(
@@ -222,7 +231,9 @@ def host_of(authority: str) -> str:
     """Return the host that a client would contact for the authority part of a link."""
     host = authority
     if "%" in host:
-        host = fold_characters(unquote(host).encode("utf-8", "replace")).decode().lower()
+        raw = unquote_to_bytes(host)
+        raw = raw if raw.isascii() else unquote(host).encode("utf-8", "replace")
+        host = fold_characters(raw).decode().lower()
         host = host.split("/", 1)[0]
     host = host.rsplit("@", 1)[-1]
     host = host[1:].split("]", 1)[0] if host.startswith("[") else host.split(":", 1)[0]

@@ -81,8 +81,8 @@ def find_hidden(text: Text) -> Iterator[Hit]:
         return
     view = text.visible
     for match in STYLED.finditer(view.lower):
-        style = (match.group(1) or b"").strip(b"\"'")
-        why = (hides if len(style) <= SHORT else hides.__wrapped__)(style)
+        tag = match.group() or b""
+        why = (_hidden_by if len(tag) <= SHORT else _hidden_by.__wrapped__)(tag)
         if why is not None:
             yield hit(view, match, Status.FAIL, f"an inline style hides text: {why}")
     for pattern, why in (
@@ -95,10 +95,15 @@ def find_hidden(text: Text) -> Iterator[Hit]:
 
 
 SHORT: Final = 256
-"""Bytes up to which the answer for a style is kept; long ones seldom come twice."""
+"""Bytes up to which the answer for a tag is kept; long ones seldom come twice."""
 
 
 @lru_cache(maxsize=1024)
+def _hidden_by(tag: bytes) -> str | None:
+    start, end = STYLED.groups(tag, 0, len(tag))[1]
+    return hides(tag[start:end].strip(b"\"'"))
+
+
 def hides(style: bytes) -> str | None:
     """Say how a style hides text; ``None`` when it does not.
 

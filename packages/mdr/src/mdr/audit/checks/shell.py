@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from mdr.audit.checks.hosts import is_drop
-from mdr.audit.checks.row import Check, Hit, hit
+from mdr.audit.checks.row import Check, Hit, hit, span
 from mdr.audit.cues import negated
 from mdr.audit.rx import Ahead, Rx, any_of
 from mdr.audit.types import Severity, Status
@@ -145,7 +145,7 @@ FETCHES: Final = Rx(
 )
 """Words without which nothing is decoded or fetched: most files stop here."""
 
-TABLE_CELL: Final = Rx(rb"[ \t>]*\|")
+TABLE_CELL: Final = re.compile(rb"[ \t>]*\|")
 BARE_CELL: Final = Rx(rb"[a-z-]+[`\s]*\|")
 
 INSTALLERS: Final = (
@@ -183,24 +183,51 @@ def _download(view: View, pattern: Rx) -> Iterator[Hit]:
     data = view.lower
     runs = Ahead(RUNS_INPUT, data)
     for match in pattern.finditer(data):
-        if _is_data_for_a_program(view, match, runs) or _is_table_row(view, match.start()):
-            continue
-        if negated(data, match.start()):
-            status, why = Status.WARN, "runs a download unseen (the sentence warns of it)"
+        start, end = match.span()
+        _, stop = view.line(end - 1)
+        if stop - start <= SHORT:
+            first = max(0, start - 1)
+            stretch = data[first : max(stop, end) + 1]
+            judged = _judged(pattern, stretch, start - first, end - first, stop - first)
         else:
-            command = match.group() or b""
-            status, why = (_weigh if len(command) <= SHORT else _weigh.__wrapped__)(command)
-        yield hit(view, match, status, why)
+            judged = _judge(data, (start, end), match.span(1), stop, runs)
+        if judged is None or _is_table_row(view, start):
+            continue
+        status, why = judged
+        if negated(data, start):
+            status, why = Status.WARN, "runs a download unseen (the sentence warns of it)"
+        yield span(view, start, end, status, why)
 
 
-def _is_data_for_a_program(view: View, match: Match, runs: Ahead) -> bool:
-    program = match.start(1)
-    if program < 0 or program == match.end(1):
-        return False
-    _, end = view.line(match.end(1))
-    return DATA_PROGRAM.match(view.lower, program, end) is not None and not runs.within(
-        program, end
-    )
+@lru_cache(maxsize=1024)
+def _judged(
+    pattern: Rx, stretch: bytes, start: int, end: int, stop: int
+) -> tuple[Status, str] | None:
+    """Judge a match by its line and one byte around: the same commands come again and again."""
+    program = pattern.groups(stretch, start, end)[1]
+    return _judge(stretch, (start, end), program, stop, Ahead(RUNS_INPUT, stretch))
+
+
+def _judge(
+    data: bytes, whole: tuple[int, int], program: tuple[int, int], stop: int, runs: Ahead
+) -> tuple[Status, str] | None:
+    """Weigh a download; ``None`` when it is only the input of a given program.
+
+    Args:
+        data: The text.
+        whole: Where the command stands.
+        program: Where the name of what runs it stands; empty or -1 when the pattern has none.
+        stop: Where the line of the program ends.
+        runs: Looks for what runs its input in spite of that.
+    """
+    first, last = program
+    if (
+        0 <= first < last
+        and DATA_PROGRAM.match(data, first, stop) is not None
+        and not runs.within(first, stop)
+    ):
+        return None
+    return _weigh(data[whole[0] : whole[1]])
 
 
 def _is_table_row(view: View, start: int) -> bool:
@@ -210,7 +237,6 @@ def _is_table_row(view: View, start: int) -> bool:
     return TABLE_CELL.match(data, line) is not None and BARE_CELL.match(data, start) is not None
 
 
-@lru_cache(maxsize=1024)
 def _weigh(command: bytes) -> tuple[Status, str]:
     found = tuple(links(command))
     if any(is_drop(link) or public_address(link.host) for link in found):
