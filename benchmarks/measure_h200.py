@@ -85,21 +85,22 @@ def loss_of(model: Any, batch: tuple[Any, Any, Any]) -> Any:
 
 
 def gradients(torch: Any, model: Any, batch: tuple[Any, Any, Any]) -> dict[str, Any]:
-    """Return the gradients of one step on the host."""
+    """Return the gradients of one step."""
     model.zero_grad(set_to_none=True)
     torch.manual_seed(3)
     loss = loss_of(model, batch)
     loss.backward()
-    found = {n: p.grad.float().cpu() for n, p in model.named_parameters() if p.grad is not None}
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
-    return {**found, "loss": loss.detach().float().cpu()}
+    return {**found, "loss": loss.detach()}
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the largest relative difference of any tensor, by norm."""
     assert one.keys() == other.keys()
     return max(
-        float((one[name] - other[name]).norm() / one[name].norm().clamp_min(1e-20)) for name in one
+        float((one[name].float() - other[name].float()).norm() / one[name].float().norm())
+        for name in one
     )
 
 
