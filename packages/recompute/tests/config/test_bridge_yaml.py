@@ -240,7 +240,7 @@ def test_a_value_out_of_range_is_refused(line: Any) -> None:
         ("  micro_batch_size: 1\n", "train.micro_batch_size"),
         ("ddp:\n  overlap_grad_reduc: true\n", "ddp.overlap_grad_reduce"),
         ("train:\n  seq_lenght: 4096\n", None),
-        ("hardware:\n  gpus: 8\n", "hardware.gpu"),
+        ("hardware:\n  gpus: 8\n", "hardware.num_gpus"),
     ],
 )
 def test_an_unknown_field_names_the_nearest_one(text: Any, nearest: Any) -> None:

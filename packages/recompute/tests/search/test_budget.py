@@ -99,3 +99,24 @@ def test_over_grows_with_the_peak(low: int, more: int) -> None:
     assert budget.over(low, EXPANDABLE) <= budget.over(low, CACHING)
     first, last = reserved_range(low, CACHING)
     assert low <= first <= last
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("80", "did you mean 80GiB?"),
+        ("80MB", "did you mean 76GiB?"),
+        ("80G", "write 80GiB (powers of 1024) or 80GB (powers of 1000)"),
+        ("80Gi", "write 80GiB (powers of 1024) or 80GB (powers of 1000)"),
+    ],
+)
+def test_a_budget_in_which_nothing_fits_is_a_slip_of_the_pen(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        budget_of(small_job(), text)
+    assert caught.value.code == "bad-size"
+    assert caught.value.hint.startswith(hint)
+    assert caught.value.exit_code == 2
+
+
+def test_a_gibibyte_is_a_budget() -> None:
+    assert budget_of(small_job(), "1GiB").limit_bytes == GIB

@@ -7,6 +7,7 @@ granularity, number of layers) keeps any value of the right type, so that ``chec
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -220,12 +221,25 @@ def _choose(field: str, choices: tuple[str, ...], value: str) -> str:
     )
 
 
+_WITH_PREFIX: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*([kKmM])i?")
+
+
+def _example(field: str, kind: str, value: FrozenValue) -> str:
+    """Return what to write in place of a value: ``4096`` for ``4k``."""
+    match = _WITH_PREFIX.fullmatch(value.strip()) if isinstance(value, str) else None
+    if kind == "int" and match is not None:
+        lengths = field.endswith(("length", "size"))
+        unit = 1024 if lengths and "vocab" not in field else 1000
+        return str(int(float(match[1]) * (unit if match[2] in "kK" else unit**2)))
+    return _EXAMPLES.get(kind, "VALUE")
+
+
 def wrong_type(field: str, kind: str, value: FrozenValue) -> ConfigError:
     """Return the error for a value of another type than its field's."""
     return ConfigError(
         "wrong-type",
         f"{field}: {shown(value)} is not {_PHRASES.get(kind.removesuffix(' | None'), kind)}",
-        hint=f"write {field}=" + _EXAMPLES.get(kind.removesuffix(" | None"), "VALUE"),
+        hint=f"write {field}=" + _example(field, kind.removesuffix(" | None"), value),
         data={"field": field, "expected": kind, "value": shown(value)},
     )
 

@@ -10,6 +10,7 @@ Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -81,14 +82,14 @@ def _architecture(job: JobConfig) -> Iterator[Problem]:
     needed = ["num_layers", "hidden_size"]
     if model.hybrid_override_pattern is None or "*" in model.hybrid_override_pattern:
         needed.append("num_attention_heads")
-    for name in needed:
-        if getattr(model, name) == 0:
-            yield (
-                "missing-field",
-                f"the job does not give model.{name}",
-                f"add model.{name}=VALUE",
-                {"field": f"model.{name}"},
-            )
+    absent = [f"model.{name}" for name in needed if getattr(model, name) == 0]
+    if absent:
+        yield (
+            "missing-field",
+            "the job does not give " + ", ".join(absent),
+            "add " + " ".join(f"{name}=VALUE" for name in absent),
+            {"field": absent[0], "fields": absent},
+        )
 
 
 def _architecture_unknown(job: JobConfig) -> bool:
@@ -247,22 +248,50 @@ def _world(job: JobConfig) -> Iterator[Problem]:
     if world is None:
         return
     whole = model_parallel_size(model)
+    accepted = _accepted_count(job, world)
     if world % whole:
         yield (
             "world-size",
             f"hardware.num_gpus={world} is not a multiple of TP x PP x CP = {whole}",
-            f"hardware.num_gpus={-(-world // whole) * whole}, or other parallel sizes",
+            f"hardware.num_gpus={accepted}, or other parallel sizes",
             {"field": "hardware.num_gpus", "value": world, "model_parallel_size": whole},
         )
-    etp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
-    expert = etp * model.expert_model_parallel_size * model.pipeline_model_parallel_size
+    expert = _expert_parallel_size(model)
     if model.expert_model_parallel_size > 1 and world % expert:
         yield (
             "world-size",
             f"hardware.num_gpus={world} is not a multiple of ETP x EP x PP = {expert}",
-            f"hardware.num_gpus={-(-world // expert) * expert}, or other expert parallel sizes",
+            f"hardware.num_gpus={accepted}, or other expert parallel sizes",
             {"field": "hardware.num_gpus", "value": world, "expert_parallel_size": expert},
         )
+
+
+def _expert_parallel_size(model: ModelConfig) -> int:
+    """Return the ranks that hold one copy of the experts: ETP x EP x PP."""
+    etp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
+    return etp * model.expert_model_parallel_size * model.pipeline_model_parallel_size
+
+
+def _accepted_count(job: JobConfig, world: int) -> int:
+    """Return the nearest GPU count, larger first, that every size and the global batch divide."""
+    model, whole = job.model, model_parallel_size(job.model)
+    step = whole
+    if model.expert_model_parallel_size > 1:
+        step = math.lcm(whole, _expert_parallel_size(model))
+    first = -(-world // step)
+    micro, batch = job.train.micro_batch_size, job.train.global_batch_size
+    if micro is None or batch is None:
+        return first * step
+    larger = range(first, first + _COUNTS_TRIED)
+    smaller = range(first - 1, max(first - _COUNTS_TRIED, 0), -1)
+    for times in (*larger, *smaller):
+        if batch % (micro * (times * step // whole)) == 0:
+            return times * step
+    return first * step
+
+
+_COUNTS_TRIED: Final = 256
+"""Multiples looked at on either side."""
 
 
 def _batch(job: JobConfig) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from recompute.config.draft import MODELLED
-from recompute.config.foreign_fields import FOREIGN_FIELDS
+from recompute.config.foreign_fields import FOREIGN_FIELDS, OTHER_NAMES
 from recompute.config.schema import FrozenValue
 from recompute.errors import ConfigError
 
@@ -49,7 +49,8 @@ def check_section(section: str) -> None:
     sections = tuple(known_fields())
     if section in sections:
         return
-    near = difflib.get_close_matches(section, sections, 1, 0.6)
+    field = field_named(section)
+    near = [field] if field else difflib.get_close_matches(section, sections, 1, 0.6)
     raise ConfigError(
         "unknown-section",
         f"unknown section {section[:60]!r}",
@@ -76,8 +77,18 @@ def check_field(section: str, name: str) -> None:
     )
 
 
+def field_named(name: str) -> str | None:
+    """Return the ``section.field`` that a bare name means: a field of a section, or another name of one."""
+    table = known_fields()
+    homes = (*MODELLED, *(other for other in table if other not in MODELLED))
+    home = next((section for section in homes if name in table[section]), None)
+    return OTHER_NAMES.get(name.lower()) if home is None else f"{home}.{name}"
+
+
 def nearest(section: str, name: str) -> str | None:
     """Return the known ``section.field`` nearest to a name: same section first, then the others."""
+    if name.lower() in OTHER_NAMES:
+        return OTHER_NAMES[name.lower()]
     table = known_fields()
     order = (*MODELLED, *(other for other in table if other not in MODELLED))
     for other in order:

@@ -164,6 +164,11 @@ class _Arguments:
                     "NullTokenizer adds an end-of-document token",
                     "NVIDIA/Megatron-LM core_v0.19.0 megatron/core/tokenizers NullTokenizer",
                 )
+        elif "tokenizer_type" in self.given and not draft.has("model", "vocab_size"):
+            # Kept for the hint that names the tokenizer's vocabulary.
+            given = self.given["tokenizer_type"]
+            if isinstance(given.value, str):
+                draft.set("arguments", "tokenizer_type", given.value, given.where)
 
     def attention(self) -> None:
         """Query groups, backend, layer spec."""

@@ -7,11 +7,12 @@ Megatron's order, so a later one sees what an earlier one set. Normalizing twice
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from recompute.config.geometry import data_parallel_size
+from recompute.config.geometry import data_parallel_size, model_parallel_size
 from recompute.config.revision import (
     NEWEST_RELEASE,
     Revision,
@@ -28,6 +29,9 @@ CORE: Final = "NVIDIA/Megatron-LM core_v0.19.0 megatron/core/"
 POST_INIT: Final = CORE + "transformer/transformer_config.py TransformerConfig.__post_init__"
 PARALLEL: Final = CORE + "model_parallel_config.py ModelParallelConfig.__post_init__"
 BRIDGE: Final = "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/training/"
+
+GPU_COUNT: Final = "default:hardware.num_gpus"
+"""Id of the assumption on the number of GPUs; the texts print it with the verdict."""
 
 _FIRST_WITH_MODULES: Final = Revision("0.12")
 _FIRST_WITH_GRAPH_IMPL: Final = Revision("0.15")
@@ -94,11 +98,32 @@ def _parallel_defaults(job: JobConfig) -> list[Assumption]:
         "context_parallel_size",
         *(("expert_model_parallel_size",) if job.model.num_moe_experts is not None else ()),
     )
-    return [
+    found = [
         Assumption(id=f"default:model.{name}", text=f"model.{name} is not given; 1")
         for name in names
         if f"model.{name}" not in job.given
     ]
+    if job.hardware.num_gpus is None:
+        found.append(Assumption(id=GPU_COUNT, text=_gpu_count(job)))
+    return found
+
+
+def _gpu_count(job: JobConfig) -> str:
+    """Say how many GPUs the answer is for: one replica of the model, or of its experts where larger."""
+    model = job.model
+    sizes = (
+        model.tensor_model_parallel_size,
+        model.pipeline_model_parallel_size,
+        model.context_parallel_size,
+    )
+    count, names = model_parallel_size(model), "TP x PP x CP"
+    if model.num_moe_experts is not None:
+        expert_tp = model.expert_tensor_parallel_size or model.tensor_model_parallel_size
+        expert = (expert_tp, model.expert_model_parallel_size, model.pipeline_model_parallel_size)
+        if math.prod(expert) > count:
+            count, names, sizes = math.prod(expert), "ETP x EP x PP", expert
+    product = " x ".join(str(size) for size in sizes)
+    return f"planned for {count} GPU{'s' * (count != 1)} ({names} = {product}; hardware.num_gpus is not given)"
 
 
 def _sizes(job: JobConfig, revision: Revision) -> Iterator[Step]:  # noqa: ARG001 - a step's signature

@@ -54,6 +54,37 @@ NEEDS: Final[Mapping[str, Need]] = {
 }
 """Name of a need -> how to tell, and what to paste."""
 
+TOKENIZERS: Final[tuple[tuple[str, int], ...]] = (
+    ("llama2tokenizer", 32000),
+    ("llama-2", 32000),
+    ("llama-3", 128256),
+    ("llama3", 128256),
+    ("gpt2bpe", 50257),
+    ("gpt2", 50257),
+    ("mixtral", 32000),
+    ("mistral-7b-v0.3", 32768),
+    ("mistral", 32000),
+    ("qwen3", 151936),
+    ("qwen2", 151936),
+    ("deepseek", 129280),
+    ("gemma-3", 262144),
+    ("gemma", 256000),
+    ("bertwordpiece", 30522),
+)
+"""Part of a tokenizer's type or model, lower case -> its vocabulary as the model's config.json gives it;
+the first that is found counts."""
+
+
+def vocabulary_of(job: JobConfig) -> int | None:
+    """Return the vocabulary that the job's tokenizer suggests, for a hint; ``None`` when it says none."""
+    names = " ".join(
+        str(value).lower()
+        for key, value in job.unmodelled.items()
+        if "tokenizer" in key and isinstance(value, str)
+    )
+    return next((size for part, size in TOKENIZERS if part in names), None)
+
+
 EXPLAIN: Final = ("architecture", "vocabulary", "sequence", "batch")
 PLAN: Final = (*EXPLAIN, "gpu")
 
@@ -77,7 +108,11 @@ def require_complete(job: JobConfig, needs: Iterable[str]) -> JobConfig:
     if not absent:
         return job
     path = job.identity.path
-    paste = " ".join(NEEDS[name].paste for name in absent)
+    pastes = {name: NEEDS[name].paste for name in absent}
+    size = vocabulary_of(job)
+    if size is not None and "vocabulary" in pastes:
+        pastes["vocabulary"] = f"model.vocab_size={size}"
+    paste = " ".join(pastes.values())
     whole = job.identity.format == "recipe" and "architecture" in absent
     raise ConfigError(
         "incomplete-job",

@@ -55,7 +55,15 @@ def read_job(path: str, stdin: bytes | None = None) -> JobText:
 
 
 def _read_stdin(stdin: bytes | None) -> bytes:
-    return sys.stdin.buffer.read(MAX_BYTES + 1) if stdin is None else stdin[: MAX_BYTES + 1]
+    if stdin is not None:
+        return stdin[: MAX_BYTES + 1]
+    if sys.stdin is None:  # closed by whoever started the command
+        raise ConfigError(
+            "unreadable",
+            "-: standard input is closed",
+            hint="give the path of a job file, or a pipe or file as standard input",
+        )
+    return sys.stdin.buffer.read(MAX_BYTES + 1)
 
 
 def _read_file(path: str) -> bytes:
@@ -102,9 +110,15 @@ def _not_a_file(path: str) -> ConfigError:
     return ConfigError(
         "not-a-file",
         f"{path} is a directory",
-        hint=f"give the job file in it, for example {path.rstrip('/')}/run_config.yaml",
+        hint=f"give the job file in it, for example {path.rstrip('/')}/{_job_file_in(path)}",
         data={"path": path},
     )
+
+
+def _job_file_in(folder: str) -> str:
+    """Return the name of the job file that a folder holds; Bridge's own where it holds none."""
+    names = ("run_config.yaml", "config.json", "model_config.yaml", "config.yaml", "train.sh")
+    return next((name for name in names if os.path.isfile(os.path.join(folder, name))), names[0])  # noqa: PTH113, PTH118
 
 
 def _decode(path: str, data: bytes) -> str:

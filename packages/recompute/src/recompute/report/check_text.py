@@ -6,6 +6,7 @@ import textwrap
 from typing import Final
 
 from recompute.report.check_document import Checked, Group, all_overrides, grouped
+from recompute.report.text import notices
 from recompute.rules.types import Finding
 
 WIDTH: Final = 100
@@ -30,7 +31,7 @@ def check_text(answer: Checked, *, notes: bool = True) -> str:
         answer: What was found.
         notes: Also show notes; they need no change.
     """
-    lines = [_headline(answer)]
+    lines = [_headline(answer), *notices(answer.job.assumptions)]
     shown = [f for f in answer.findings if notes or f.severity != "note"]
     for group in grouped(shown):
         lines += ["", *_group(group)]

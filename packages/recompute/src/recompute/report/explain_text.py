@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recompute.report.text import corrections_of, gib, percent, quantity, signed_gib, table
+from recompute.report.text import (
+    assumed,
+    corrections_of,
+    gib,
+    notices,
+    percent,
+    quantity,
+    signed_gib,
+    table,
+)
 from recompute.search.reasons import place
 from recompute.units import format_gib
 
@@ -26,15 +35,14 @@ def explain_text(explanation: Explanation) -> str:
     )
     shown = explanation.shown
     detail = hot if hot in shown else shown[0]
-    count = len({a.id for a in explanation.assumptions})
     corrections = corrections_of(explanation.assumptions)
     return "\n\n".join(
         (
-            "\n".join((head, *corrections)),
+            "\n".join((head, *notices(explanation.assumptions), *corrections)),
             "ranks, GiB\n" + _ranks(shown),
             f"alive at the peak of {_name(detail)}, GiB\n" + _alive(detail),
             "each label alone, against no recompute\n" + _labels(explanation),
-            f"{count} assumptions; --json lists them",
+            assumed(explanation.assumptions),
         )
     )
 
@@ -84,7 +92,16 @@ def _alive(row: RankPeak) -> str:
 
 
 def _labels(explanation: Explanation) -> str:
-    header = ("label", "layers", "peak GiB", "freed GiB", "replay", "sent", "step time", "note|")
+    header = (
+        "label",
+        "layers",
+        "change of peak, GiB",
+        "freed GiB",
+        "replay",
+        "sent",
+        "step time",
+        "note|",
+    )
     return table(
         header,
         (

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recompute.report.plan_document import plan_overrides
-from recompute.report.text import bullets, corrections_of, gib, percent, signed_gib, table
+from recompute.report.text import (
+    assumed,
+    bullets,
+    corrections_of,
+    gib,
+    notices,
+    percent,
+    signed_gib,
+    table,
+)
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
@@ -36,10 +45,9 @@ def plan_text(plan: Plan, *, top: int | None = None) -> str:
     """
     parts = [_verdict(plan), "why\n" + bullets(plan.why), _paste(plan), _levers(plan)]
     parts.append(_ranking(plan, top))
-    count = len({a.id for a in plan.assumptions})
     corrections = corrections_of(plan.assumptions)
     parts.append("\n".join(corrections))
-    parts.append(f"{count} assumptions; --json lists them")
+    parts.append(assumed(plan.assumptions))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -70,6 +78,7 @@ def _verdict(plan: Plan) -> str:
             f"  layers     {s.first} to {s.last}: {', '.join(s.modules)}"
             for s in shown.choice.per_layer
         ]
+    lines += [f"  note       {text}" for text in notices(plan.assumptions)]
     lines += _first_try(plan)
     if plan.stock is not None and plan.chosen is not None and plan.stock != plan.chosen:
         gain = plan.stock.step_time_overhead - plan.chosen.step_time_overhead

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from recompute.config.normalize import GPU_COUNT
+from recompute.config.provider import UNKNOWN_PROVIDER
 from recompute.config.schema import Assumption
 from recompute.units import GIB
 
@@ -61,6 +64,26 @@ def bullets(lines: Iterable[str]) -> str:
         textwrap.fill(line, width=100, initial_indent="  - ", subsequent_indent="    ")
         for line in lines
     )
+
+
+SHORT: Final = 160
+"""Characters up to which an assumption stands in the text itself."""
+
+
+def notices(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
+    """Return the assumptions that belong beside the verdict: an unknown provider, the GPU count."""
+    wanted = (UNKNOWN_PROVIDER, GPU_COUNT)
+    texts = {a.id: a.text for a in assumptions}
+    return tuple(texts[name] for name in wanted if name in texts)
+
+
+def assumed(assumptions: Iterable[Assumption]) -> str:
+    """Write the assumptions, once each, the long ones counted only."""
+    texts = list({a.id: a.text for a in assumptions}.values())
+    short = [text for text in texts if len(text) <= SHORT]
+    more = len(texts) - len(short)
+    rest = [f"{more} longer one{'s' * (more != 1)}; --json has the text"] if more else []
+    return "assumptions\n" + bullets((*short, *rest)) if texts else ""
 
 
 def corrections_of(assumptions: Iterable[Assumption]) -> tuple[str, ...]:

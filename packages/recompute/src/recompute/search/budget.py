@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from recompute.config.gpus import CONTEXT_BYTES, NCCL_BYTES_PER_GROUP, find_gpu
 from recompute.errors import ConfigError
 from recompute.search.reserved import AllocatorModel, reserved_range
-from recompute.units import format_gib, parse_bytes
+from recompute.units import GIB, format_gib, parse_bytes
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
@@ -153,10 +154,26 @@ def _fraction(text: str, unit: float, limit: int) -> int | None:
 
 def _size(budget: str | int) -> int:
     size = parse_bytes(budget) if isinstance(budget, str) else budget
+    shown = str(budget).strip()[:40]
     if isinstance(size, bool) or size is None or not 0 < size <= MAX_BYTES:
+        short = _SHORT_UNIT.fullmatch(shown)
+        hint = "write 76GiB (2^30), 80GB (10^9) or a bare number of bytes"
+        if short is not None:
+            number, letter = short[1], short[2].upper()
+            hint = (
+                f"write {number}{letter}iB (powers of 1024) or {number}{letter}B (powers of 1000)"
+            )
+        raise ConfigError("bad-size", f"budget {shown!r} is no size in bytes", hint=hint)
+    if isinstance(budget, str) and size < GIB:
+        meant = f"{shown}GiB" if shown.isdigit() and len(shown) <= 4 else "76GiB"
         raise ConfigError(
             "bad-size",
-            f"budget {str(budget)[:40]!r} is no size in bytes",
-            hint="write 76GiB (2^30), 80GB (10^9) or a bare number of bytes",
+            f"budget {shown!r} is {size} bytes, in which no training step fits",
+            hint=f"did you mean {meant}? A bare number is bytes",
+            data={"budget_bytes": size},
         )
     return int(size)
+
+
+_SHORT_UNIT = re.compile(r"([0-9.]{1,20})\s*([kKmMgGtT])i?")
+"""A size whose unit does not say whether it is decimal."""

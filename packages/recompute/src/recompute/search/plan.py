@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recompute.config.choice import NO_RECOMPUTE, choice_of
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
 from recompute.config.normalize import normalize, revision_of
-from recompute.config.require import EXPLAIN, require_complete
+from recompute.config.require import EXPLAIN, PLAN, missing, require_complete
 from recompute.config.schema import Assumption
 from recompute.search.budget import Budget, Compared, budget_of
 from recompute.search.cost import CostModel
@@ -69,6 +69,8 @@ def plan(
         ConfigError: The job or the arguments do not say enough, or what they say is wrong.
         UnsupportedError: The job holds something that is not modelled.
     """
+    if budget is None and gpu is None and missing(job, EXPLAIN):
+        require_complete(job, PLAN)  # one line with everything, the GPU too
     acted = normalize(require_complete(job, EXPLAIN))
     revision, _ = revision_of(job)
     limit = budget_of(job, budget, gpu=gpu, margin=margin)
