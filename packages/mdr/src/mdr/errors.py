@@ -44,6 +44,16 @@ class MdrError(Exception):
         self.hint = hint
         self.data: dict[str, Any] = dict(data or {})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let the error cross from one process to another as it is."""
+        return _again, (type(self), self.code, self.message, self.hint, self.data)
+
+
+def _again(
+    kind: type[MdrError], code: str, message: str, hint: str, data: Mapping[str, Any]
+) -> MdrError:
+    return kind(code, message, hint=hint, data=data)
+
 
 class UsageError(MdrError):
     """The caller asked for something that cannot be read or meant."""

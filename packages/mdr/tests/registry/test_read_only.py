@@ -12,6 +12,7 @@ from git_builder import skill
 from mdr.errors import IntegrityError, StoreError
 from mdr.reference.parse import parse
 from mdr.registry import open_registry
+from mdr.registry.checking import check
 from mdr.registry.local import LocalRegistry
 from mdr.registry.showing import show_artifact
 from mdr.settings import Settings
@@ -118,3 +119,19 @@ def test_a_registry_that_is_not_there_is_no_empty_registry(tmp_path: Path) -> No
     with pytest.raises(StoreError) as caught:
         open_registry(absent).resolve(REF)
     assert caught.value.code == "registry-missing"
+
+
+def test_an_own_data_folder_that_became_read_only_is_still_read(
+    repository: GitRepository,
+    index: IndexIt,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository.commit({PATH: skill("greet")})
+    index(repository)
+    before = everything(settings.data)
+    monkeypatch.setattr(os, "access", lambda *_arguments, **_more: False)
+    assert index(repository).new_versions == 0
+    assert show_artifact(LocalRegistry(settings), REF)["audit"]["grade"] == "A"
+    assert check(settings, repair=False).ok
+    assert everything(settings.data) == before

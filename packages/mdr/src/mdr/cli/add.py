@@ -93,14 +93,14 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
         for note in (*candidate.warnings, *candidate.resolved.notes):
             talk(f"note: {note}")
         return
-    entry, source = candidate.entry, candidate.resolved.source
+    entry, (license_id, claimed) = candidate.entry, candidate.license
     talk(f"{entry.ref}@{entry.label}  ({entry.kind})")
     talk(f"  sha256   {entry.sha256}")
     talk(f"  grade    {entry.grade} by {entry.ruleset}; {_findings(candidate)}")
     talk(
         f"  size     {entry.size:,} B; {counted(len(entry.files), 'file')}, {candidate.bytes_in_all:,} B in all"
     )
-    talk(f"  license  {source.license or 'not known'}")
+    talk(f"  license  {license_id or 'not known'}{' by its frontmatter' * claimed}")
     talk(f"  hosts    {', '.join(hosts(candidate.fetcher.read(entry.sha256))) or 'none mentioned'}")
     for finding in candidate.verdict.findings:
         talk(
@@ -113,8 +113,13 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
 
 def _describe_folder(candidate: Candidate) -> None:
     """Show the audit of the folder and the specification, apart from the grade of the one file."""
+    from mdr.install.capability import programs
+
     document = candidate.audit_document()
     bundle, spec = document["bundle"], document["spec"]
+    runs = programs(candidate.entry.files)
+    if runs is not None:
+        talk(f"  programs {runs}")
     if bundle is not None:
         found = bundle["findings"]
         talk(

@@ -27,7 +27,13 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
         case click.Abort():
             code, message, hint, data, status = "aborted", "aborted", "", {}, 2
         case click.ClickException():
-            code, message, hint, data, status = "usage", error.format_message(), "", {}, 2
+            code, message, hint, data, status = (
+                "usage",
+                error.format_message(),
+                _usage(error),
+                {},
+                2,
+            )
         case OSError():
             code, message, hint, data, status = "os-error", str(error), "", {}, 3
         case _:
@@ -45,3 +51,11 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
         sys.stderr.write(f"mdr: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
         write_answer("")
     sys.exit(status)
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return the usage line of the command that was misused."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or context.parent is None:
+        return ""
+    return " ".join(context.get_usage().split())

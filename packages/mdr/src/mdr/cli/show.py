@@ -13,6 +13,7 @@ from mdr.cli.options import json_option, place_options, print_document, say, tal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mdr.registry.interface import Registry, Resolved
     from mdr.settings import Settings
 
 SCHEMA = "mdr.show/1"
@@ -43,16 +44,28 @@ def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Set
         return 0
     named = "@" in ref
     document = (show_version if named else show_artifact)(registry, reference)
-    for note in registry.resolve(reference).notes:
+    resolved = registry.resolve(reference)
+    for note in resolved.notes:
         talk(f"note: {_harmless(note)}")
     if as_json:
         print_document(SCHEMA, document)
     else:
-        _report(document)
+        _report(document, _license(registry, resolved))
     return 0
 
 
-def _report(document: Mapping[str, Any]) -> None:
+def _license(registry: Registry, resolved: Resolved) -> str:
+    """Return what the host says, else what the frontmatter says, named as such."""
+    from mdr.artifact.license import declared_license
+    from mdr.registry.showing import content
+
+    if resolved.source.license is not None:
+        return resolved.source.license
+    declared = declared_license(content(registry, resolved.version))
+    return f"{declared} by its frontmatter" if declared else "not known"
+
+
+def _report(document: Mapping[str, Any], license_: str) -> None:
     artifact, audit, versions = document["artifact"], document["audit"], document["versions"]
     say(f"{_harmless(artifact['ref'])}  {artifact['kind']}  {audit['grade']}")
     if artifact["description"]:
@@ -60,7 +73,7 @@ def _report(document: Mapping[str, Any]) -> None:
     say(f"\npath     {_harmless(artifact['path'])}")
     for earlier in artifact["previously"]:
         say(f"before   {_harmless(earlier)}")
-    say(f"source   {_source_line(artifact)}")
+    say(f"source   {_source_line(artifact, license_)}")
     say("\nversions")
     for each in versions:
         latest = " latest" if each["latest"] else ""
@@ -85,13 +98,13 @@ def _report(document: Mapping[str, Any]) -> None:
         say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{newest['sha256'][:16]}")
 
 
-def _source_line(artifact: Mapping[str, Any]) -> str:
+def _source_line(artifact: Mapping[str, Any], license_: str) -> str:
     source = artifact["source"]
     stars = "stars not known" if source["stars"] is None else f"{source['stars']:,} stars"
     words = [
         _harmless(artifact["repository"]),
         stars,
-        f"license {_harmless(source['license'] or 'not known')}",
+        f"license {_harmless(license_)}",
         f"pushed {(source['pushed'] or 'not known')[:10]}",
         f"branch {_harmless(source['branch'] or 'not known')}",
     ]

@@ -87,7 +87,9 @@ def show(move: Move) -> None:
         talk(f"  {line}")
     for change in comparison.files:
         talk(f"  {change.change} {change.path}")
-    lines = comparison.unified.splitlines()
+    if comparison.programs is not None:
+        talk(f"  programs: {comparison.programs}")
+    lines = comparison.unified.split("\n")[:-1]
     for line in lines[:MAX_DIFF_LINES]:
         talk(f"  {printable(line)}")
     if len(lines) > MAX_DIFF_LINES:

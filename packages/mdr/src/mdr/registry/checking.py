@@ -19,6 +19,9 @@ the next run finds them by content.
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,9 +31,13 @@ from mdr.registry.stores import Stores, open_stores, store_lock
 from mdr.source.locate import locate
 from mdr.source.opening import open_source
 from mdr.source.types import Head
+from mdr.store.files import FileBlobStore
 from mdr.version.manifest import parse_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from mdr.settings import Settings
 
 
@@ -70,30 +77,51 @@ def check(settings: Settings, *, repair: bool) -> Checked:
     """
     if not settings.data.is_dir():
         return Checked(blobs=0, manifests=0, versions=0, problems=())
-    with store_lock(settings.data, shared=not repair):
+    with (
+        store_lock(settings.data, shared=not repair)
+        if _lockable(settings, repair)
+        else nullcontext()
+    ):
+        # Leftovers go first, and without the database: after a full disk it needs their space to open.
+        leftovers = tuple(_remove_leftovers(settings.data)) if repair else ()
         stores = open_stores(settings, create=repair)
         if stores is None:
-            return Checked(blobs=0, manifests=0, versions=0, problems=())
-        return _Check(stores, settings, repair=repair).run()
+            return Checked(blobs=0, manifests=0, versions=0, problems=leftovers)
+        return _Check(stores, settings, repair=repair, problems=leftovers).run()
+
+
+def _lockable(settings: Settings, repair: bool) -> bool:
+    """Say whether there is anything to wait for: nobody indexes into a folder that cannot be written."""
+    return repair or os.access(settings.data, os.W_OK)
+
+
+def _remove_leftovers(data: Path) -> Iterator[Problem]:
+    """Remove what dead runs left; the exclusive lock says that no run is alive."""
+    for path in FileBlobStore(data).leftovers():
+        path.unlink(missing_ok=True)
+        yield Problem(problem="leftover", what=path.name, repaired=True)
+    for path in sorted((data / "tmp").glob("read-*")):
+        shutil.rmtree(path, ignore_errors=True)
+        yield Problem(problem="leftover", what=path.name, repaired=True)
 
 
 class _Check:
     """One pass over the data folder."""
 
-    def __init__(self, stores: Stores, settings: Settings, *, repair: bool) -> None:
+    def __init__(
+        self, stores: Stores, settings: Settings, *, repair: bool, problems: tuple[Problem, ...]
+    ) -> None:
         self._stores = stores
         self._settings = settings
         self._repair = repair
-        self._problems: list[Problem] = []
+        self._problems = list(problems)
 
     def run(self) -> Checked:
-        """Check database, leftovers, blobs, manifests and what they name."""
+        """Check database, blobs, manifests and what they name."""
         from mdr.store.checks import integrity, manifest_bodies, revision_manifests, version_rows
 
         for words in integrity(self._stores.index.engine):
             self._note("database", words, repaired=False)
-        if self._repair:  # without the exclusive lock a temporary file may belong to a live run
-            self._leftovers()
         held, bad = self._blobs()
         manifests: set[Sha256] = set()
         needed: dict[Sha256, None] = {}
@@ -123,16 +151,6 @@ class _Check:
 
     def _note(self, problem: str, what: str, *, repaired: bool) -> None:
         self._problems.append(Problem(problem=problem, what=what, repaired=repaired))
-
-    def _leftovers(self) -> None:
-        import shutil
-
-        for path in self._stores.blobs.leftovers():
-            path.unlink(missing_ok=True)
-            self._note("leftover", path.name, repaired=True)
-        for path in sorted((self._stores.data / "tmp").glob("read-*")):
-            shutil.rmtree(path, ignore_errors=True)
-            self._note("leftover", path.name, repaired=True)
 
     def _blobs(self) -> tuple[set[Sha256], list[Sha256]]:
         """Hash everything; return what is held and sound, and what is corrupt."""

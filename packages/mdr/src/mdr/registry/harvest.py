@@ -19,7 +19,7 @@ from mdr.artifact.types import Kind
 from mdr.digest import Sha256, sha256
 from mdr.errors import StoreError
 from mdr.registry.stores import chunks
-from mdr.store.files import FileBlobStore, Staged
+from mdr.store.files import FileBlobStore, Staged, new_token
 from mdr.store.rows import Grade
 
 if TYPE_CHECKING:
@@ -85,16 +85,25 @@ def harvest(
         mdr.errors.SourceError: source-unreadable.
         mdr.errors.StoreError: store-unwritable, store-readback.
     """
-    names = list(work.sizes)
-    if not names:
+    if not work.sizes:
         return {}
-    blobs = FileBlobStore(root)
+    blobs = FileBlobStore(root, token := new_token())
+    try:
+        return _harvest(source, blobs, work, token, workers or os.cpu_count() or 1, progress)
+    except BaseException:
+        blobs.take_back()
+        raise
+
+
+def _harvest(  # noqa: PLR0917 - the arguments of harvest, and the run's token
+    source: Source, blobs: FileBlobStore, work: Work, token: str, number: int, progress: Progress
+) -> dict[Oid, Read]:
+    names, root = list(work.sizes), blobs.root
     found: dict[Oid, Read] = {}
-    number = workers or os.cpu_count() or 1
     with executor(len(names), number) as pool:
         files = max(SMALL, len(names) // (number * PIECES_PER_PROCESS))
         pieces = list(chunks(names, work.sizes, files=files, total=PIECE_BYTES))
-        jobs = [(source, root, piece, _share(piece, work)) for piece in pieces]
+        jobs = [(source, root, token, piece, _share(piece, work)) for piece in pieces]
         for reads in each_result(pool, _read_piece, jobs):
             found |= {read.oid: read for read in reads}
             progress("reading and auditing", len(found), len(names))
@@ -120,8 +129,10 @@ def describe(data: bytes) -> str | None:
     return line.encode("utf-8", "replace").decode("utf-8") or None
 
 
-def _read_piece(source: Source, root: Path, piece: Sequence[Oid], work: Work) -> list[Read]:
-    blobs = FileBlobStore(root)
+def _read_piece(
+    source: Source, root: Path, token: str, piece: Sequence[Oid], work: Work
+) -> list[Read]:
+    blobs = FileBlobStore(root, token)
     reads = []
     for oid, data in source.read(piece):
         digest = sha256(data)

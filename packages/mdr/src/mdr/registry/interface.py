@@ -24,6 +24,8 @@ class SourceInfo:
     pushed: str | None = None
     branch: str | None = None
     indexed_commit: str | None = None
+    on_disk: bool = False
+    """Whether the registry read it from a disk, so that its host may not hold these commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,6 +264,7 @@ def source_info(source: SourceRow) -> SourceInfo:
         pushed=source.pushed,
         branch=source.branch,
         indexed_commit=source.head,
+        on_disk=source.location.startswith("/"),
     )
 
 

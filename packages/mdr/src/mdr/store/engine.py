@@ -42,6 +42,7 @@ def open_database(data: Path, *, create: bool, read_only: bool = False) -> Engin
     path = data / "index.sqlite"
     if not path.exists() and not create:
         return None
+    read_only = read_only or (not create and not os.access(data, os.W_OK))
     engine = _sqlite(path, read_only=read_only)
     found = _revision(engine, path)
     if found != HEAD_REVISION and read_only:
@@ -75,6 +76,12 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def unreadable(error: Exception) -> StoreError:
     """Describe a failure of the database in one line."""
     words = str(getattr(error, "orig", None) or error).splitlines()[0]
+    if "disk" in words:  # "database or disk is full", "disk I/O error"
+        return StoreError(
+            "store-unwritable",
+            f"the index cannot be written: {words}",
+            hint="check free space and the disk's health; mdr fsck --repair frees what dead runs left",
+        )
     return StoreError(
         "index-unreadable",
         f"the index cannot be read or written: {words}",
@@ -87,7 +94,7 @@ def _sqlite(path: Path, *, read_only: bool) -> Engine:
 
     from sqlalchemy import URL, create_engine, event
 
-    address = f"{path.absolute().as_uri()}?{_mode(path) if read_only else 'mode=rwc'}"
+    address = f"{path.absolute().as_uri()}?{read_mode(path) if read_only else 'mode=rwc'}"
     settings = ["foreign_keys=ON"]
     if not read_only:
         settings += ["journal_mode=WAL", "synchronous=FULL"]
@@ -115,8 +122,8 @@ def _sqlite(path: Path, *, read_only: bool) -> Engine:
     return engine
 
 
-def _mode(path: Path) -> str:
-    """Choose how to read: beside a log the usual way, without one on a read-only disk as it stands.
+def read_mode(path: Path) -> str:
+    """Return SQLite's words for how to read: beside a log the usual way, without one on a read-only disk as it stands.
 
     A reader of a WAL database makes a small file beside it. Where that cannot be, SQLite must be told
     that nothing changes, which is only true while no log waits to be folded in.

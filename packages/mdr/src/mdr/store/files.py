@@ -44,13 +44,19 @@ class Staged:
     """Path of the file that holds it."""
 
 
+def new_token() -> str:
+    """Return a name for the temporary files of one run."""
+    return secrets.token_hex(8)
+
+
 class FileBlobStore:
     """Implements :class:`mdr.store.blobs.BlobStore` below one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, token: str | None = None) -> None:
+        """Open the store below ``root``; stores of one ``token`` can take back what each other staged."""
         self.root = root
         self.blobs = root / "blobs"
-        self._token = secrets.token_hex(8)
+        self._token = token or new_token()
         self._count = itertools.count()
 
     def put(self, blobs: Iterable[bytes]) -> list[Sha256]:
@@ -78,7 +84,8 @@ class FileBlobStore:
         """
         final = self._text_path(digest)
         folder, _, name = final.rpartition("/")
-        temporary = f"{folder}/.{name}.{self._token}{next(self._count):x}"
+        unique = f"{os.getpid():x}-{id(self):x}-{next(self._count):x}"
+        temporary = f"{folder}/.{name}.{self._token}-{unique}"
         try:
             descriptor = _create(temporary, folder)
             try:
@@ -165,6 +172,13 @@ class FileBlobStore:
     def leftovers(self) -> list[Path]:
         """Return temporary files. They belong to a dead writer when no indexer holds the store lock."""
         return [path for path in self._entries() if path.name.startswith(".")]
+
+    def take_back(self) -> None:
+        """Remove what stores of this token staged and never published; a full disk needs the space."""
+        for path in self.leftovers():
+            if f".{self._token}" in path.name:
+                with suppress(OSError):
+                    path.unlink()
 
     def _entries(self) -> Iterator[Path]:
         for first in _folders(self.blobs):

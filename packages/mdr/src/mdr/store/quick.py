@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mdr.artifact.types import Skipped
-from mdr.store.engine import HEAD_REVISION
+from mdr.store.engine import HEAD_REVISION, read_mode
 from mdr.store.rows import SourceRow, Totals
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def known_source(data: Path, host: str, repository: str, ruleset: str) -> Known 
     names = SourceRow.__slots__
     try:
         with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            sqlite3.connect(f"{path.absolute().as_uri()}?{read_mode(path)}", uri=True)
         ) as connection:
             connection.execute("BEGIN")
             if _scalar(connection, "SELECT version_num FROM alembic_version") != HEAD_REVISION:
