@@ -330,3 +330,27 @@ def test_the_folder_beside_the_file_is_audited_and_shown_apart(mdr: Person) -> N
     assert "grade    A" in shown
     assert "run.sh" in shown
     assert "not part of the grade" in shown
+
+
+def test_the_frontmatter_s_license_is_named_as_such(mdr: Person) -> None:
+    text = skill_text("demo").replace(b"---\n# ", b"license: Apache-2.0\n---\n# ")
+    mdr.registry.add("demo", {"SKILL.md": text}, license_id=None)
+    assert "license  Apache-2.0 by its frontmatter\n" in mdr("add", REF).err
+    assert "license Apache-2.0 by its frontmatter ·" in mdr("show", REF).out
+    assert mdr.json("show", REF)["artifact"]["source"]["license"] is None
+    mdr.registry.add("other", {"SKILL.md": text}, license_id="MIT", repository="B/Skills")
+    assert "license  MIT\n" in mdr("add", "b/skills/other").err
+
+
+def test_programs_are_named_before_they_are_installed(mdr: Person) -> None:
+    files = {
+        "SKILL.md": skill_text("demo"),
+        "scripts/check.sh": (b"#!/bin/sh\n", FileMode.EXECUTABLE),
+        "tool.py": b"print()\n",
+        "notes.md": b"a\n",
+    }
+    mdr.registry.add("demo", files)
+    shown = mdr("add", REF).err
+    assert "programs 1 executable: scripts/check.sh; 1 script: tool.py\n" in shown
+    mdr.registry.add("plain", {"SKILL.md": skill_text("plain"), "notes.md": b"a\n"})
+    assert "programs" not in mdr("add", "acme/skills/plain").err

@@ -203,3 +203,23 @@ def test_two_adds_at_once_both_end_up_in_the_lock(shell: Person, repository: Pat
         f"acme/skills/{n}" for n in names
     ]
     shell("verify")
+
+
+def test_what_was_indexed_from_a_disk_is_said_to_need_this_registry(
+    shell: Person, repository: Path
+) -> None:
+    newest = labels(shell)[0]
+    note = (
+        "indexed from a disk: other machines need this registry to install it, "
+        f"or github.com/Acme/Skills must hold commit {newest.partition('.')[2]}"
+    )
+    assert note in shell("add", REF).err
+    outcome = shell("add", REF, "--json")
+    assert note in outcome.err
+    assert outcome.document["schema"] == "mdr.add/1"
+    shell("index", str(repository))
+    local = shell.json("search")["items"]
+    ref = next(item["ref"] for item in local if item["host"] == "local")
+    shown = shell("add", ref, "--to", "codex", code=None).err
+    assert "need this registry" in shown
+    assert "must hold" not in shown

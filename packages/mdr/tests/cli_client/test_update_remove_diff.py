@@ -255,3 +255,113 @@ def test_a_lock_that_changes_while_the_diff_is_shown_is_not_overwritten(two: Per
     two.monkeypatch.setattr(update, "plan", plan)
     assert two.json("update", code=1)["code"] == "lock-changed"
     assert "git:20260101" in two.lock.read_text()
+
+
+def test_diff_without_versions_compares_the_locked_one_with_the_latest(two: Person) -> None:
+    newest, oldest = two.registry.versions(two.registry_reference(REF))[1]
+    wanted = (oldest.label, newest.label)
+    for arguments in (
+        (REF,),
+        (f"{REF}@{oldest.label}",),
+        (REF, oldest.label),
+        (f"{REF}@{oldest.label}", f"{REF}@{newest.label}"),
+        (f"{REF}@{oldest.label}", newest.label),
+    ):
+        document = two.json("diff", *arguments)
+        assert (document["from"]["label"], document["to"]["label"]) == wanted
+
+
+def test_diff_of_what_is_not_locked_asks_for_versions(mdr: Person) -> None:
+    mdr.registry.add("demo")
+    assert mdr.json("diff", REF, code=2)["code"] == "not-in-lock"
+    mdr.registry.add("other")
+    mdr("add", "acme/skills/other")
+    done = mdr("diff", REF, code=2)
+    assert "mdr diff REF A B" in done.err
+
+
+def test_diff_of_two_artifacts_and_of_three_versions_is_refused(two: Person) -> None:
+    two.registry.add("other")
+    label = two.registry.versions(two.registry_reference(REF))[1][0].label
+    other = two.registry.versions(two.registry_reference("acme/skills/other"))[1][0].label
+    outcome = two.json("diff", f"{REF}@{label}", f"acme/skills/other@{other}", code=2)
+    assert outcome["code"] == "not-found"
+    document = two.json("diff", f"{REF}@{label}", label, label, code=2)
+    assert document["code"] == "usage"
+    assert "diff" in document["hint"]
+    assert "REF" in document["hint"]
+
+
+@pytest.fixture
+def folders(mdr: Person) -> Person:
+    """Return a person who locked the older of two versions that differ around SKILL.md as well."""
+    text = skill_text("demo")
+    old = {
+        "SKILL.md": text,
+        "notes/a.md": b"one\n",
+        "logo.png": b"\x89PNG\x00",
+        "run.sh": b"#!/bin/sh\necho 1\n",
+        "gone.txt": b"bye\n",
+    }
+    mdr.registry.add("demo", old, day="20260101")
+    mdr("add", REF, "--to", "claude")
+    new = {
+        "SKILL.md": text + b"More.\n",
+        "notes/a.md": b"two\n",
+        "logo.png": b"\x89PNG\x00\x00",
+        "run.sh": (b"#!/bin/sh\necho 1\n", FileMode.EXECUTABLE),
+        "tool.py": b"print()\n",
+        "big.txt": b"x\n" * (1 << 20),
+    }
+    mdr.registry.add("demo", new, day="20260202")
+    return mdr
+
+
+def test_the_line_diff_covers_every_text_of_the_folder_the_named_file_first(
+    folders: Person,
+) -> None:
+    document = folders.json("diff", REF)
+    assert (document["added_lines"], document["removed_lines"]) == (1, 0)  # of SKILL.md alone
+    lines = document["unified"].split("\n")
+    old, new = document["from"]["label"], document["to"]["label"]
+    assert lines[:2] == [f"--- SKILL.md\t{old}", f"+++ SKILL.md\t{new}"]
+    for line in (
+        "+More.",
+        "-one",
+        "+two",
+        f"--- /dev/null\t{old}",
+        f"+++ tool.py\t{new}",
+        "+print()",
+        f"+++ /dev/null\t{new}",
+        "-bye",
+        "logo.png: not a text, 5 -> 6 bytes",
+        "mode of run.sh: 100644 -> 100755",
+        "big.txt: too large to compare, 0 -> 2097152 bytes",
+    ):
+        assert line in lines
+    assert "+x" not in lines
+
+
+def test_diff_and_update_name_what_an_agent_may_run(folders: Person) -> None:
+    programs = "programs: 1 executable: run.sh; 1 script: tool.py"
+    assert programs in folders("diff", REF).out
+    shown = folders("update", REF).err
+    assert programs in shown
+    assert "+two" in shown
+
+
+def test_lines_of_a_folder_whose_bytes_the_registry_lies_about_are_refused(folders: Person) -> None:
+    changed = next(d for d, data in folders.registry.blobs.items() if data == b"two\n")
+    folders.registry.blobs[changed] = b"2\n"
+    assert folders.json("diff", REF, code=1)["code"] == "hash-mismatch"
+
+
+def test_the_policy_takes_the_frontmatter_s_license_where_the_host_states_none(mdr: Person) -> None:
+    (mdr.project / "mdr-policy.toml").write_text('required_license = ["MIT"]\n')
+    text = skill_text("demo").replace(b"---\n# ", b"license: MIT\n---\n# ")
+    mdr.registry.add("demo", {"SKILL.md": text}, license_id=None)
+    mdr("add", REF)
+    mdr.registry.add("demo", {"SKILL.md": text.replace(b"MIT", b"GPL-3.0")}, day="20260202")
+    assert "license-refused" in mdr.json("update", code=1)["held"][0]["why"]
+    mdr.registry.add("other", {"SKILL.md": text}, license_id="GPL-3.0", repository="B/Skills")
+    assert mdr.json("add", "b/skills/other", code=1)["code"] == "license-refused"

@@ -65,10 +65,8 @@ def _sides(ref: str, rest: tuple[str, ...], workspace: Workspace) -> tuple[Refer
         mdr.errors.BadReference: bad-reference, digest-too-short.
         mdr.errors.MdrError: not-in-lock and the codes of the lock, when no version is named.
     """
-    from mdr.install.candidate import reference_to
-    from mdr.install.workspace import one_entry
     from mdr.reference.parse import parse
-    from mdr.reference.types import Label, Latest
+    from mdr.reference.types import Latest
 
     first = parse(ref)
     versions = ([first] if "@" in ref else []) + [_side(first, text) for text in rest]
@@ -77,11 +75,31 @@ def _sides(ref: str, rest: tuple[str, ...], workspace: Workspace) -> tuple[Refer
             f"{ref} names a version, and two more follow", click.get_current_context()
         )
     if not versions:
-        entry = one_entry(workspace.lock(), ref)
-        versions = [reference_to(entry, Label(label=entry.label))]
+        versions = [_locked(workspace, ref)]
     if len(versions) == 1:
         versions.append(replace(versions[0], selector=Latest()))
     return versions[0], versions[1]
+
+
+def _locked(workspace: Workspace, ref: str) -> Reference:
+    """Return the locked version of REF."""
+    from mdr.errors import UsageError
+    from mdr.install.candidate import reference_to
+    from mdr.install.workspace import one_entry
+    from mdr.reference.types import Label
+
+    try:
+        entry = one_entry(workspace.lock_or_new(), ref)
+    except UsageError as error:
+        if error.code != "not-in-lock":
+            raise
+        raise UsageError(
+            "not-in-lock",
+            f"{ref} is not in mdr.lock, so the versions must be named",
+            hint=f"usage: mdr diff REF A B; `mdr show {ref}` lists the versions",
+            data={"ref": ref},
+        ) from error
+    return reference_to(entry, Label(label=entry.label))
 
 
 def _side(reference: Reference, text: str) -> Reference:

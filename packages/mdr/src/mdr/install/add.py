@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mdr.artifact.license import declared_license
 from mdr.errors import BadReference, LockError, Refusal, UsageError
 from mdr.install.agents import BY_NAME, SHARED_AGENT, detect
 from mdr.install.candidate import entry_from, merged_targets, with_entry
@@ -17,6 +18,7 @@ from mdr.install.policy import check_grade, check_license, check_owner
 from mdr.install.refresh import refresh
 from mdr.install.workspace import as_refusal
 from mdr.reference.types import Latest
+from mdr.source.locate import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,15 @@ class Candidate:
     def bytes_in_all(self) -> int:
         """Size of every file together."""
         return sum(file.size for file in self.entry.files)
+
+    @property
+    def license(self) -> tuple[str | None, bool]:
+        """The license, and whether only the frontmatter says so, because the host says none."""
+        stated = self.resolved.source.license
+        if stated is not None:
+            return stated, False
+        declared = declared_license(self.fetcher.read(self.entry.sha256))
+        return declared, declared is not None
 
     def audit_document(self) -> dict[str, Any]:
         """Return the AUDIT document of the named file, and of the folder where there is one."""
@@ -127,8 +138,21 @@ def prepare(
         resolved=resolved,
         verdict=verdict,
         fetcher=fetcher,
-        warnings=warnings,
+        warnings=(*warnings, *_elsewhere(resolved)),
     )
+
+
+def _elsewhere(resolved: Resolved) -> tuple[str, ...]:
+    """Say what other machines need when the registry has read the repository from a disk."""
+    artifact = resolved.artifact
+    if not resolved.source.on_disk:
+        return ()
+    host = (
+        ""
+        if artifact.host == LOCAL
+        else f", or {artifact.host}/{artifact.repository} must hold commit {resolved.version.commit[:7]}"
+    )
+    return (f"indexed from a disk: other machines need this registry to install it{host}",)
 
 
 def _resolve(registry: Registry, reference: Reference) -> tuple[Resolved, tuple[str, ...]]:
@@ -154,7 +178,7 @@ def check_policy(workspace: Workspace, candidate: Candidate, *, asked: str | Non
     """
     policy, entry = workspace.policy(), candidate.entry
     check_owner(policy, entry.host, entry.repository, entry.ref)
-    check_license(policy, candidate.resolved.source.license, entry.ref)
+    check_license(policy, candidate.license[0], entry.ref)
     check_grade(policy, entry.grade, entry.ref, asked)
 
 

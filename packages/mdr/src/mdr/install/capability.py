@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
     from mdr.audit.types import SemanticDiff
     from mdr.digest import Sha256
-    from mdr.install.compare import FileChange
+    from mdr.install.lines import FileChange
+    from mdr.version.types import FileEntry
 
 TEXT_SUFFIXES: Final = (".md", ".mdc", ".markdown", ".txt", ".rst")
 """Files that an agent reads; any other new or changed file counts as something it may run."""
 DATA_SUFFIXES: Final = (".json", ".yaml", ".yml", ".toml", ".csv", ".png", ".jpg", ".svg", ".sig")
 """Files that are neither run nor read as prose; their changes are shown, not held."""
+
+MAX_NAMED: Final = 8
+"""Programs that are named; the rest is counted."""
 
 
 def gained(
@@ -50,6 +54,35 @@ def gained(
         elif name.endswith(TEXT_SUFFIXES):
             lines += _text(change, read)
     return tuple(lines)
+
+
+def programs(files: Iterable[FileEntry]) -> str | None:
+    """Name what an agent may run: files with the executable bit, and scripts by their suffix.
+
+    Returns:
+        Such as ``1 executable: scripts/check.sh; 2 scripts: a.py, b.py``; ``None`` for nothing.
+    """
+    from mdr.audit.magic import SCRIPT_EXTENSIONS, extension_of
+
+    found: dict[str, list[str]] = {"executable": [], "script": []}
+    for file in files:
+        if file.mode is FileMode.EXECUTABLE:
+            found["executable"].append(file.path)
+        elif file.mode is FileMode.REGULAR and extension_of(file.path) in SCRIPT_EXTENSIONS:
+            found["script"].append(file.path)
+    return (
+        "; ".join(
+            f"{len(paths)} {noun}{'s' * (len(paths) > 1)}: {_shortened(paths)}"
+            for noun, paths in found.items()
+            if paths
+        )
+        or None
+    )
+
+
+def _shortened(paths: list[str]) -> str:
+    more = len(paths) - MAX_NAMED
+    return ", ".join(paths[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _text(change: FileChange, read: Callable[[Sha256], bytes | None]) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mdr.artifact.license import declared_license
 from mdr.digest import sha256
 from mdr.errors import BadReference, IntegrityError, SourceError
+from mdr.install.lines import FileChange, counted_lines, unified_lines
 from mdr.registry.documents import artifact_document, version_document
 
 if TYPE_CHECKING:
@@ -21,26 +23,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileChange:
-    """One file that is not the same in both versions."""
-
-    path: str
-    change: str
-    """``added``, ``removed``, ``changed`` or ``mode``."""
-    before: FileEntry | None
-    after: FileEntry | None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as JSON types; ``from`` and ``to`` are the hashes."""
-        return {
-            "path": self.path,
-            "change": self.change,
-            "from": None if self.before is None else self.before.sha256,
-            "to": None if self.after is None else self.after.sha256,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What changes between two versions of one artifact."""
 
@@ -50,10 +32,15 @@ class Comparison:
     after: Version
     added_lines: int
     removed_lines: int
+    """Of the named file, as ``added_lines``."""
     unified: str
-    """Unified diff of the named file; bytes that are not UTF-8 are shown as ``\\xNN``."""
+    """Unified diff of the named file, then of every other file that differs, each with its header."""
     semantic: SemanticDiff
     files: tuple[FileChange, ...]
+    programs: str | None
+    """What the newer version holds that an agent may run; ``None`` for nothing."""
+    license: str | None
+    """Of the newer version: what its host says, else what its frontmatter says."""
 
     @property
     def differs(self) -> bool:
@@ -88,18 +75,33 @@ def compare_references(registry: Registry, before: Reference, after: Reference) 
             "not-found", f"{old.artifact.ref} and {new.artifact.ref} are different artifacts"
         )
 
-    def read(side: Resolved) -> bytes:
-        return verified_blob(registry.blob, side.version.sha256, side.artifact.ref)
+    def read(digest: Sha256) -> bytes:
+        return verified_blob(registry.blob, digest, new.artifact.ref)
 
-    return compare_resolved(old, new, read(old), read(new))
+    return compare_resolved(old, new, read)
 
 
-def compare_resolved(old: Resolved, new: Resolved, before: bytes, after: bytes) -> Comparison:
-    """Compare two resolved versions whose named files' bytes are at hand."""
+def compare_resolved(
+    old: Resolved, new: Resolved, read: Callable[[Sha256], bytes | None]
+) -> Comparison:
+    """Compare two resolved versions.
+
+    Args:
+        old: The older one.
+        new: The newer one.
+        read: Gives checked bytes; those of both named files must be at hand.
+    """
     from mdr.audit.semantics import semantic_diff, semantics
+    from mdr.install.capability import programs
 
+    before, after = read(old.version.sha256), read(new.version.sha256)
+    assert before is not None
+    assert after is not None
     grades = (old.version.grade, new.version.grade)
-    unified, added, removed = unified_diff(before, after, old.version.label, new.version.label)
+    files = file_changes(old.files, new.files)
+    labels = (old.version.label, new.version.label)
+    named = new.artifact.path.rpartition("/")[2]
+    added, removed = counted_lines(before, after)
     return Comparison(
         artifact=new.artifact,
         source=new.source,
@@ -107,9 +109,14 @@ def compare_resolved(old: Resolved, new: Resolved, before: bytes, after: bytes) 
         after=new.version,
         added_lines=added,
         removed_lines=removed,
-        unified=unified,
+        unified="".join(
+            unified_lines(change, read, labels)
+            for change in sorted(files, key=lambda change: change.path != named)
+        ),
         semantic=semantic_diff(semantics(before), semantics(after), grades=grades),
-        files=file_changes(old.files, new.files),
+        files=files,
+        programs=programs(new.files),
+        license=new.source.license or declared_license(after),
     )
 
 
@@ -148,25 +155,3 @@ def file_changes(before: Iterable[FileEntry], after: Iterable[FileEntry]) -> tup
             change = "changed" if one.sha256 != two.sha256 else "mode"
         changes.append(FileChange(path=path, change=change, before=one, after=two))
     return tuple(changes)
-
-
-def unified_diff(before: bytes, after: bytes, old: str, new: str) -> tuple[str, int, int]:
-    """Return (unified diff, added lines, removed lines). A carriage return shows as its escape."""
-    from difflib import unified_diff as lines_of
-
-    left, right = _lines(before), _lines(after)
-    out: list[str] = []
-    added = removed = 0
-    for number, line in enumerate(lines_of(left, right, old, new)):
-        if number > 1:
-            added += line.startswith("+")
-            removed += line.startswith("-")
-        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
-    return "".join(out), added, removed
-
-
-def _lines(data: bytes) -> list[str]:
-    text = data.decode("utf-8", "backslashreplace").replace("\r", "\\r")
-    return [line + "\n" for line in text.split("\n")[:-1]] + (
-        [text.rpartition("\n")[2]] if not text.endswith("\n") and text else []
-    )

@@ -4,7 +4,7 @@
 
     minimum_grade = "B"                      # A B C D F
     allowed_owners = ["nvidia", "gitlab.com/group"]
-    required_license = ["Apache-2.0", "MIT"] # as the host states it; unknown is refused
+    required_license = ["Apache-2.0", "MIT"] # as the host states it, else the frontmatter; unknown is refused
 """
 
 from __future__ import annotations

@@ -167,10 +167,9 @@ def _move(entry: Entry, label: str, registry: Registry, fetcher: Fetcher) -> Mov
         source=resolved.source,
     )
     missing = fetcher.gather([entry])  # the locked bytes, from wherever they still are
-    before = fetcher.get(entry.sha256)
-    if before is None:
+    if fetcher.get(entry.sha256) is None:
         raise missing[entry.identity]
-    comparison = compare_resolved(old, resolved, before, data)
+    comparison = compare_resolved(old, resolved, fetcher.get)
     lines = gained(comparison.semantic, comparison.files, after.file_name, fetcher.get)
     return Move(before=entry, after=after, comparison=comparison, gained=lines)
 
@@ -184,7 +183,7 @@ def _objection(move: Move, gate: Gate) -> str | None:
     after, comparison = move.after, move.comparison
     try:
         check_owner(gate.policy, after.host, after.repository, after.ref)
-        check_license(gate.policy, comparison.source.license, after.ref)
+        check_license(gate.policy, comparison.license, after.ref)
         check_grade(gate.policy, after.grade, after.ref, gate.asked_grade)
     except PolicyError as error:
         return f"{error.message} [{error.code}]"
