@@ -13,6 +13,7 @@ from git_builder import skill
 
 from mdr import errors
 from mdr.errors import MdrError, StoreError
+from mdr.registry import harvest
 from mdr.registry.checking import check
 from mdr.registry.indexing import index_source
 from mdr.store import files
@@ -37,6 +38,7 @@ def test_a_full_disk_is_told_and_staged_bytes_are_taken_back(
         real(descriptor, data)
 
     monkeypatch.setattr(files, "_write_all", write)
+    monkeypatch.setattr(harvest, "SMALL", 20)  # so that other pieces run when the first one fails
     limited = replace(settings, workers=workers)
     with pytest.raises(StoreError) as caught:
         index_source(str(repository.path), limited, name_as="acme/tools")

@@ -193,7 +193,7 @@ def executor(count: int, number: int) -> Iterator[Executor | None]:
                 hint="most often the system was out of memory; nothing was published, run it again",
             ) from None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # what runs ends first: it still stages
             raise
 
 
