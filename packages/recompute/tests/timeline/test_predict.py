@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
 from recompute.config.schema import PeftConfig
+from recompute.errors import UnsupportedError
 from recompute.timeline.predict import Predictor
 from recompute.timeline.types import Phase
 
@@ -157,3 +159,35 @@ def test_a_frozen_base_saves_less_and_has_no_states() -> None:
     assert lora.static.optimizer < whole.static.optimizer / 10
     assert lora.static.parameters > whole.static.parameters
     assert lora.activation_bytes_after_forward < whole.activation_bytes_after_forward
+
+
+def test_repeated_mtp_depths_share_their_weights_and_hold_activations_each() -> None:
+    fields = {**SMALL, "seq_length": 256}
+    one, two, shared = (
+        Predictor(megatron_job(batch=2, **{**fields, **more})).predict(selective()).hot
+        for more in (
+            {"mtp_num_layers": 1},
+            {"mtp_num_layers": 2},
+            {"mtp_num_layers": 2, "mtp_use_repeated_layer": True},
+        )
+    )
+    assert one.static.parameters == shared.static.parameters < two.static.parameters
+    assert shared.activation_bytes_after_forward == two.activation_bytes_after_forward
+    assert shared.step_work == two.step_work
+
+
+def test_hybrid_patterns_split_at_bars_and_predict_further_behind_slashes() -> None:
+    """One MTP depth of attention and experts is one layer of both."""
+    hybrid = {**SMALL, **MOE, "seq_length": 256, "num_layers": 4, "is_hybrid_model": True}
+    split = megatron_job(
+        gpus=2,
+        batch=8,
+        **{**hybrid, "hybrid_override_pattern": "M*E|M", "pipeline_model_parallel_size": 2},
+    )
+    kinds = [[x.kind for x in stage.layers] for stage in Predictor(split).stages]
+    assert kinds == [["mamba", "attention", "moe"], ["mamba"]]
+    deep = {**hybrid, "hybrid_override_pattern": "M*EM/*E", "mtp_num_layers": 1}
+    (stage,) = Predictor(megatron_job(**deep)).stages
+    assert stage.layers[-1].kind == "mtp+attention+moe"
+    with pytest.raises(UnsupportedError, match="such a stack"):
+        Predictor(megatron_job(**{**deep, "hybrid_override_pattern": "M*EM/MM"}))

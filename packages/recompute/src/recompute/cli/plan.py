@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from recompute.search.types import Plan
 
 
+ONE_PLAN = "--html, --calibrate and --expert-load are about one plan: give one budget and one GPU"
+
+
 @click.command(name="plan", context_settings={"ignore_unknown_options": False})
 @click.argument("job")
 @click.argument("overrides", nargs=-1)
@@ -78,10 +81,8 @@ def command(  # noqa: PLR0917 - click passes by name
     """
     from recompute.cli.reading import read_job
 
-    _refuse_together(is_joint=is_joint, sweeps=sweeps, html=html)
-    corrects = calibrate is not None or expert_load is not None
-    if is_joint and corrects:
-        raise click.UsageError("--calibrate and --expert-load are about one layout, not --joint")
+    corrects = (calibrate, expert_load) != (None, None)
+    _refuse_together(is_joint=is_joint, sweeps=sweeps, html=html, corrects=corrects)
     if is_joint:
         from recompute.cli.plan_joint import print_joint
 
@@ -90,10 +91,8 @@ def command(  # noqa: PLR0917 - click passes by name
     from recompute.cli import plan_table
 
     if plan_table.asks_for_table(budget, gpu, sweeps):
-        if corrects:
-            raise click.UsageError("--calibrate and --expert-load answer for one budget and GPU")
-        if html is not None:
-            raise click.UsageError("--html draws one plan: give one budget and one GPU")
+        if html is not None or corrects:
+            raise click.UsageError(ONE_PLAN)
         options = plan_table.Options(
             path=job,
             overrides=overrides,
@@ -125,7 +124,13 @@ def command(  # noqa: PLR0917 - click passes by name
 
 
 def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: bool) -> None:
-    """Print one answer, and write its page where one is asked for."""
+    """Write the page where one is asked for, then print the answer: a failure prints nothing else."""
+    if html is not None:
+        from recompute.report.page import write_page
+        from recompute.report.plan_page import plan_page
+
+        write_page(html, plan_page(answer))
+        click.echo(f"wrote {html}", file=sys.stderr)
     if as_json:
         from recompute.report.document import dump
         from recompute.report.plan_document import plan_document
@@ -135,15 +140,13 @@ def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: boo
         from recompute.report.plan_text import plan_text
 
         click.echo(plan_text(answer, top=top))
-    if html is not None:
-        from recompute.report.page import write_page
-        from recompute.report.plan_page import plan_page
-
-        write_page(html, plan_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)
 
 
-def _refuse_together(*, is_joint: bool, sweeps: tuple[str, ...], html: str | None) -> None:
+def _refuse_together(
+    *, is_joint: bool, sweeps: tuple[str, ...], html: str | None, corrects: bool
+) -> None:
     """Refuse options that ask for two different answers."""
+    if is_joint and corrects:
+        raise click.UsageError("--calibrate and --expert-load are about one layout, not --joint")
     if is_joint and (sweeps or html is not None):
         raise click.UsageError("--joint goes with neither --sweep nor --html")

@@ -199,7 +199,9 @@ def layer_kinds(model: ModelConfig) -> tuple[str, ...]:
 
 def _kinds(model: ModelConfig) -> tuple[str, ...]:
     if model.hybrid_override_pattern is not None:
-        return tuple(_hybrid_kind(symbol) for symbol in model.hybrid_override_pattern)
+        # stages are told apart by "|" (recompute.config.pipeline), MTP depths follow a "/"
+        layers = model.hybrid_override_pattern.partition("/")[0].replace("|", "")
+        return tuple(_hybrid_kind(symbol) for symbol in layers)
     mixers = _mixers(model)
     if model.num_moe_experts is None:
         return tuple(f"{mixer}+mlp" for mixer in mixers)
@@ -212,13 +214,20 @@ def _kinds(model: ModelConfig) -> tuple[str, ...]:
 def mtp_kind(model: ModelConfig) -> str:
     """Return the kind of an MTP depth: it wraps a layer like the last one of the decoder.
 
+    In a hybrid pattern each depth stands behind a ``/``: ``/*E`` is attention and experts, each with
+    its residual, which is what one layer of both is.
+
     Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/models/gpt/gpt_layer_specs.py
-    get_gpt_mtp_block_spec.
+    get_gpt_mtp_block_spec, megatron/core/models/hybrid/hybrid_layer_allocation.py
+    parse_hybrid_pattern.
     """
-    last = _kinds(model)[-1]
-    if last in _SINGLES:
-        raise _unsupported("multi-token prediction over a hybrid stack", "model.mtp_num_layers")
-    return f"mtp+{last}"
+    kind = _kinds(model)[-1]
+    depths = (model.hybrid_override_pattern or "").split("/")[1:]
+    if depths and len(set(depths)) == 1:
+        kind = "+".join(_hybrid_kind(symbol) for symbol in depths[0])
+    if kind not in _PAIRS:
+        raise _unsupported("multi-token prediction over such a stack", "model.mtp_num_layers")
+    return f"mtp+{kind}"
 
 
 def _hybrid_kind(symbol: str) -> str:

@@ -152,6 +152,17 @@ class LayerBook:
             pairs += [(book.raw(x.kind), book.tape(x.kind)) for x in tower.layers]
         return pairs
 
+    def weights(self, stage: Stage) -> list[tuple[Tape, Tape]]:
+        """Return the tapes of :meth:`tapes` that own their weights.
+
+        With ``mtp_use_repeated_layer`` all depths run the first one's layer
+        (megatron/core/transformer/multi_token_prediction.py MultiTokenPredictionBlock).
+        """
+        if not self.job.model.mtp_use_repeated_layer:
+            return self.tapes(stage)
+        chunks = tuple(replace(chunk, mtp=chunk.mtp[:1]) for chunk in stage.chunks)
+        return self.tapes(replace(stage, chunks=chunks))
+
     def replay(self, kind: str, active: frozenset[str]) -> Replay:
         """Return what one layer runs again in one backward."""
         key = (kind, active)

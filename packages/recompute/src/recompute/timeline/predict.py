@@ -198,7 +198,7 @@ class Predictor:
 
     def _state(self, stage: Stage) -> StateBytes:
         """Count the parameters of a stage and what they cost all step long."""
-        pairs, act = self._book.tapes(stage), self._book.shape.act
+        pairs, act = self._book.weights(stage), self._book.shape.act
         every = [op for raw, _ in pairs for op in raw.ops if op.weight_bytes]
         ops = [op for _, trained in pairs for op in trained.ops if op.weight_bytes]
         expert = sum(op.weight_bytes for op in ops if op.expert) // act
