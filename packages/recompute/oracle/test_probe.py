@@ -103,6 +103,22 @@ def test_nothing_stays_on_model_and_optimizer(tmp_path: Path) -> None:
     assert hooks == []
 
 
+def test_gradients_that_are_finalized_are_a_phase_of_their_own(tmp_path: Path) -> None:
+    """Megatron-LM sets the function when training begins, after the probe may have been put on."""
+    model = cpu_model.build(cpu_model.DENSE)
+    calls: list[Any] = []
+    with MemoryProbe(str(tmp_path / "l"), candidate="[]") as probe:
+        probe.watch(model)
+        model.config.finalize_model_grads_func = calls.append
+        for _ in range(2):
+            with probe.step():
+                cpu_model.loss_of(model).backward()
+                model.config.finalize_model_grads_func([model])
+    assert "grad_sync" in {phase.phase for phase in only_row(tmp_path / "l").phases}
+    assert len(calls) == 2
+    assert model.config.finalize_model_grads_func == calls.append
+
+
 def test_an_optimizer_that_never_steps_is_not_initialized(tmp_path: Path) -> None:
     model = cpu_model.build(cpu_model.DENSE)
     with MemoryProbe(str(tmp_path / "l")) as probe:

@@ -251,6 +251,8 @@ def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:
         (("--candidates", "moe_act"), 2, "illegal-candidate"),
         (("--candidates", "a b"), 2, "bad-candidate"),
         (("--python", "/nonexistent/python", "--candidates", "mlp"), 3, "launcher-failed"),
+        (("--entry", "train.py 'open", "--candidates", "mlp"), 2, "usage"),
+        (("--out", "/dev/null/x", "--candidates", "mlp"), 3, "cannot-write"),
         (("--launcher", "local", "hardware.num_gpus=2", "--candidates", "mlp"), 2, "usage"),
     ],
 )

@@ -75,8 +75,6 @@ def command(  # noqa: PLR0917 - click passes by name
     with the job's model, parallelism and optimizer; --entry runs a script of yours, which holds a
     MemoryProbe and takes the overrides as arguments. Exit code 0: every run has an outcome.
     """
-    import shlex
-
     from recompute.config.load import load
     from recompute.config.normalize import normalize
     from recompute.config.require import EXPLAIN, require_complete
@@ -95,7 +93,7 @@ def command(  # noqa: PLR0917 - click passes by name
         out=out,
         launcher=chosen,
         python=interpreter or sys.executable,
-        entry=tuple(shlex.split(entry)) if entry else (),
+        entry=_words(entry),
         steps=steps,
         warmup_steps=warmup,
         repeats=repeats,
@@ -128,6 +126,16 @@ def _run(
         click.echo(dump(measure_document(job, settings.out, done)))
     else:
         click.echo(measure_text(settings.out, done))
+
+
+def _words(entry: str | None) -> tuple[str, ...]:
+    """Split the user's script and its arguments as a shell would."""
+    import shlex
+
+    try:
+        return tuple(shlex.split(entry or ""))
+    except ValueError as error:
+        raise click.UsageError(f"--entry: {error}") from error
 
 
 def _choices(

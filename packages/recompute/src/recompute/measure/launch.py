@@ -96,14 +96,14 @@ def run_process(
             data={"command": list(command)},
         ) from error
     running = Path(root, RUNNING)
-    running.write_text(json.dumps({"pid": process.pid, "started": _started(process.pid)}))
     timed_out = False
     try:
+        running.write_text(json.dumps({"pid": process.pid, "started": _started(process.pid)}))
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
         timed_out = True
         code = _end(process)
-    except BaseException:  # Ctrl-C: leave nothing behind
+    except BaseException:  # Ctrl-C, a full disk: leave nothing behind
         _end(process)
         raise
     _kill_group(process.pid, signal.SIGKILL)  # what a dead launcher left of its group

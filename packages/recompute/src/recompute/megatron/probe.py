@@ -101,6 +101,7 @@ class MemoryProbe:
         self._warmup = told.get("warmup_steps", warmup_steps)
         self._snapshots = snapshots
         self._hooks = Hooks()
+        self._model: Any = ()
         self._optimizer: Any = None
         self._phase = "initialization"
         self._steps = 0
@@ -155,6 +156,7 @@ class MemoryProbe:
     def watch(self, model: Any, optimizer: Any = None) -> None:
         """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
         with self._timed():
+            self._model = model
             self._hooks.on_model(model, self.enter)
             if optimizer is not None:
                 self._optimizer = optimizer
@@ -196,6 +198,7 @@ class MemoryProbe:
         """Say that a step begins."""
         self.enter("forward")
         with self._timed():
+            self._hooks.on_gradients(self._model, self.enter)
             if self._record.optimizer_initialized and self._record.static_bytes is None:
                 self._record.static_bytes = self._meter.allocated()
             self._begun = self._meter.stamp()

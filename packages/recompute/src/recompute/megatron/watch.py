@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 Tell = Callable[[str], None]
+OURS: Final = "_recompute_probe"
+"""Attribute of a function that a probe put in place."""
 
 
 class Hooks:
@@ -40,8 +42,14 @@ class Hooks:
                         lambda module, _: tell("loss") if module.training else None
                     )
                     self._undo.append(head.remove)
+        self.on_gradients(model, tell)
+
+    def on_gradients(self, model: Any, tell: Tell) -> None:
+        """Tell ``grad_sync`` when a loop finalizes gradients; loops set that function late, or again."""
+        for chunk in model if isinstance(model, list | tuple) else (model,):
             config = getattr(chunk, "config", None)
-            if callable(getattr(config, "finalize_model_grads_func", None)):
+            inner = getattr(config, "finalize_model_grads_func", None)
+            if callable(inner) and not hasattr(inner, OURS):
                 self._wrap(config, "finalize_model_grads_func", before=lambda: tell("grad_sync"))
 
     def on_optimizer(
@@ -74,6 +82,7 @@ class Hooks:
                 after(result)
             return result
 
+        setattr(outer, OURS, True)
         setattr(owner, name, outer)
 
         def undo() -> None:
