@@ -63,7 +63,7 @@ def answer(done: Done) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("budget", "status", "code"),
-    [("60GiB", "already_fits", 0), ("5500MiB", "planned", 0), ("1MB", "infeasible", 1)],
+    [("60GiB", "already_fits", 0), ("5500MiB", "planned", 0), ("1GiB", "infeasible", 1)],
 )
 def test_plan_exits_one_only_when_nothing_fits(
     job: str, budget: str, status: str, code: int
@@ -197,7 +197,7 @@ def test_bad_tables_are_exit_two(job: str, arguments: tuple[str, ...], code: str
 
 
 def test_a_table_in_which_nothing_fits_is_exit_one(job: str) -> None:
-    assert run("plan", job, "--budget", "1MB,2MB").returncode == 1
+    assert run("plan", job, "--budget", "1GiB,2GiB").returncode == 1
 
 
 def test_the_joint_search_prints_layouts_that_can_be_pasted(job: str) -> None:

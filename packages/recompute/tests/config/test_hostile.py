@@ -67,7 +67,7 @@ MODEL = "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4}\n"
         (b"model:\n  num_layers: !!int nine\n", "huge-number"),
         (b"model:\n  num_layers: 1e400\n", "wrong-type"),
         (b"model:\n  num_layers: .inf\n", "wrong-type"),
-        (b"model: [a, b]\n", "missing-section"),
+        (b"model: [a, b]\n", "wrong-type"),
         (b"model:\n", "missing-section"),
         (b"train:\n  micro_batch_size: 1\n", "missing-section"),
         (b"MODEL_ARGS: 3\n", "wrong-type"),

@@ -142,3 +142,18 @@ def test_a_memory_that_is_no_size_is_refused(written: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load("-", f"hardware.memory_bytes={written}", stdin=JOB)
     assert caught.value.code in {"wrong-type", "bad-value"}
+
+
+@pytest.mark.parametrize("section", ["model", "train", "ddp", "optimizer", "peft", "comm_overlap"])
+@pytest.mark.parametrize("value", ["-1", "word", "true", "[1,2]"])
+def test_a_section_that_is_no_mapping_is_refused(section: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("-", f"{section}={value}", stdin=JOB)
+    assert caught.value.hint
+
+
+def test_more_prediction_depths_than_any_model_has_are_refused() -> None:
+    assert load("-", "model.mtp_num_layers=64", stdin=JOB).model.mtp_num_layers == 64
+    with pytest.raises(ConfigError) as caught:
+        load("-", "model.mtp_num_layers=65", stdin=JOB)
+    assert caught.value.data["maximum"] == 64

@@ -49,6 +49,12 @@ def command(
     finally:
         if bar is not None:
             bar.close()
+    if html is not None:
+        from recompute.report.diagnose_page import diagnose_page
+        from recompute.report.page import write_page
+
+        write_page(html, diagnose_page(answer))
+        click.echo(f"wrote {html}", file=sys.stderr)
     if as_json:
         from recompute.report.diagnose_document import diagnose_document
         from recompute.report.document import dump
@@ -58,12 +64,6 @@ def command(
         from recompute.report.diagnose_text import diagnose_text
 
         click.echo(diagnose_text(answer))
-    if html is not None:
-        from recompute.report.diagnose_page import diagnose_page
-        from recompute.report.page import write_page
-
-        write_page(html, diagnose_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)
 
 
 def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, ...]:

@@ -46,6 +46,12 @@ def command(  # noqa: PLR0917 - click passes by name
         predictor_of=predictor_of(config, calibrate, expert_load),
         balanced_of=predictor_of(config, calibrate, 1.0) if expert_load is not None else None,
     )
+    if html is not None:
+        from recompute.report.explain_page import explain_page
+        from recompute.report.page import write_page
+
+        write_page(html, explain_page(answer))
+        click.echo(f"wrote {html}", file=sys.stderr)
     if as_json:
         from recompute.report.document import dump
         from recompute.report.explain_document import explain_document
@@ -55,9 +61,3 @@ def command(  # noqa: PLR0917 - click passes by name
         from recompute.report.explain_text import explain_text
 
         click.echo(explain_text(answer))
-    if html is not None:
-        from recompute.report.explain_page import explain_page
-        from recompute.report.page import write_page
-
-        write_page(html, explain_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)

@@ -55,12 +55,17 @@ def cli() -> None:
 
 def run() -> None:
     """Run the command line and turn errors into exit codes."""
+    from recompute.cli import streams
     from recompute.cli.render_error import exit_with
 
+    as_json = _asks_for_json(sys.argv[1:])
+    streams.prepare(as_json=as_json)
     try:
         code = cli.main(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code
-        exit_with(error, as_json=_asks_for_json(sys.argv[1:]))
+        exit_with(error, as_json=as_json)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from recompute.errors import RecomputeError
+
+WORLD: Final = 3
+"""Exit code of what the disk, the network or a launcher did."""
 
 
 def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
@@ -35,14 +37,23 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
                 2,
             )
         case OSError():
-            code, message, hint, data, status = "os-error", str(error), "", {}, 3
+            code, message, data, status = "os-error", str(error), {}, WORLD
+            hint = "look at the disk and at where the output goes, then run the command again"
         case _:
             raise error
-    if as_json:
-        document = {"schema": "recompute.error/1", "code": code, "message": message}
-        print(json.dumps({**document, "hint": hint, "data": data}, ensure_ascii=False))  # noqa: T201 - the answer
-    else:
-        sys.stderr.write(f"recompute: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
+    from recompute.cli import streams
+
+    if not as_json:
+        streams.say(f"recompute: {message} [{code}]\n" + (f"hint: {hint}\n" if hint else ""))
+        if status == WORLD:
+            streams.abandon()
+        sys.exit(status)
+    from recompute.report.document import dump
+
+    document = {"schema": "recompute.error/1", "code": code, "message": message}
+    if not streams.answer(dump({**document, "hint": hint, "data": data})):
+        streams.say(f"recompute: {message} [{code}]; the answer could not be written\n")
+        sys.exit(WORLD)
     sys.exit(status)
 
 

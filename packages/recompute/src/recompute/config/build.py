@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from recompute.config.coerce import coerce
+from recompute.config.coerce import coerce, shown
 from recompute.config.draft import MODELLED, Draft, Unresolved
 from recompute.config.known import check_field, check_section, is_default
 from recompute.config.schema import (
@@ -44,6 +44,8 @@ def build(draft: Draft, identity: JobIdentity) -> JobConfig:
     for section in (*draft.absent, *draft.whole):
         check_section(section)
     for section in MODELLED:
+        if section in draft.whole:
+            raise _not_a_section(section, draft.whole[section])
         if section in draft.absent:
             if section not in _OPTIONAL:
                 raise _missing(section)
@@ -60,7 +62,7 @@ def build(draft: Draft, identity: JobIdentity) -> JobConfig:
         identity=identity,
         **values,
         mixed_precision=_free(draft, "mixed_precision"),
-        comm_overlap=_free(draft, "comm_overlap"),
+        comm_overlap=_mapping(draft, "comm_overlap"),
         environment=dict(draft.environment),
         unmodelled=unmodelled,
         given=dict(draft.where),
@@ -122,6 +124,24 @@ def _free(draft: Draft, section: str) -> Any:
     if section in draft.whole:
         return draft.whole[section]
     return dict(draft.sections[section]) if draft.sections.get(section) else None
+
+
+def _mapping(draft: Draft, section: str) -> Any:
+    """Return a section that is a mapping or absent, and nothing else."""
+    value = _free(draft, section)
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise _not_a_section(section, value)
+
+
+def _not_a_section(section: str, value: FrozenValue) -> ConfigError:
+    return ConfigError(
+        "wrong-type",
+        f"{section}: {shown(value)} is not a section of fields",
+        hint=f"write {section}.FIELD=VALUE"
+        + ("" if section not in _OPTIONAL else f", or {section}=null for none"),
+        data={"field": section, "value": shown(value)},
+    )
 
 
 def _unmodelled_assumptions(unmodelled: Mapping[str, FrozenValue]) -> tuple[Assumption, ...]:

@@ -130,6 +130,8 @@ POSITIVE: Final[Mapping[str, int]] = {
     "memory_bytes": MAX_SIZE,
 }
 """Sizes: at least 1, at most the value here."""
+MAX_OF: Final[Mapping[str, int]] = {"mtp_num_layers": 64}
+"""Bounds of fields that may be 0."""
 NOT_NEGATIVE: Final = frozenset(
     (
         "hidden_dropout",
@@ -267,12 +269,13 @@ def _check_range(field: str, name: str, value: FrozenValue) -> None:
             hint=f"write {field}={low} or more",
             data={"field": field, "value": value, "minimum": low},
         )
-    if value > (limit or MAX_SIZE):
+    limit = limit or MAX_OF.get(name, MAX_SIZE)
+    if value > limit:
         raise ConfigError(
             "bad-value",
             f"{field}: {value} is more than any job has",
-            hint=f"at most {limit or MAX_SIZE}",
-            data={"field": field, "value": value, "maximum": limit or MAX_SIZE},
+            hint=f"at most {limit}",
+            data={"field": field, "value": value, "maximum": limit},
         )
 
 

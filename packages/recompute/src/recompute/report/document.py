@@ -39,8 +39,15 @@ def envelope(command: str, job: JobConfig) -> dict[str, Any]:
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """Write a document as one line of JSON; never ``NaN`` or ``Infinity``, which are not JSON."""
-    return json.dumps(json_value(document), ensure_ascii=False, allow_nan=False)
+    """Write a document as one line of JSON; never ``NaN`` or ``Infinity``, which are not JSON.
+
+    Bytes of a file name that are no UTF-8 are escaped: the line can always be written as UTF-8.
+    """
+    value = json_value(document)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        return json.dumps(value, allow_nan=False)
+    return text
 
 
 def json_value(value: Any) -> Any:
