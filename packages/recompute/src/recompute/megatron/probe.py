@@ -157,6 +157,7 @@ class MemoryProbe:
         """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
         with self._timed():
             self._model = model
+            self._record.environment = environment(self._torch)  # Megatron Core is loaded by now
             self._hooks.on_model(model, self.enter)
             if optimizer is not None:
                 self._optimizer = optimizer
