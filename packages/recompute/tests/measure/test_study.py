@@ -41,7 +41,7 @@ def row(outcome, final, steps):
         id=told["run"], candidate=told["candidate"], control_id=told["control_id"], repeat=told["repeat"],
         attempt=told["attempt"], rank=0, outcome=outcome, final=final, stage=None if final else "backward",
         phases=(phase,), step_seconds=(1.0,) * steps, warmup_steps=min(steps, told["warmup_steps"]),
-        optimizer_initialized=True, overrides=tuple(told["overrides"]),
+        optimizer_initialized=True, overrides=tuple(told["overrides"]), environment={"torch": "9.9"},
     )
 
 
@@ -113,6 +113,8 @@ def test_the_control_comes_first_and_runs_differ_in_one_thing(tmp_path: Path, sc
     )
     assert compared.returncode == 0, compared.stderr
     answer = json.loads(compared.stdout)
+    assert answer["environment"] == {"torch": "9.9"}
+    assert json.loads((out / "manifest.json").read_text())["environment"] == {"torch": "9.9"}
     assert answer["noise_floor"]["bytes"] == 0
     verdicts = {row["candidate"]: row["verdict"] for row in answer["candidates"]}
     assert verdicts["[mlp]"] == "pass"

@@ -109,7 +109,7 @@ def compare(
         control_predicted_peak_bytes=peaks.get(control.candidate) if control else None,
         noise=noise,
         candidates=tuple(rows),
-        environment=ledger.environment,
+        environment={**ledger.environment, **(groups[0].rows[0].environment or {})},
         notes=(*ledger.notes, *notes),
     )
 
@@ -234,12 +234,12 @@ def _predictions(
     predictor_of: Callable[[JobConfig], PredictsPeaks] | None,
 ) -> tuple[dict[str, int], list[str]]:
     """Predict the peak of every candidate whose choice is known and that torch's allocator counted."""
-    if job is None:
-        return {}, ["the ledger holds no job: nothing is predicted"]
     if any(row.meter != "cuda" for group in groups for row in group.rows):
         return {}, [
             "bytes were not counted by torch's allocator: they are not compared with predictions"
         ]
+    if job is None:
+        return {}, ["the ledger holds no job: nothing is predicted"]
     from recompute.timeline.predict import Predictor
 
     try:

@@ -99,6 +99,23 @@ def write_manifest(
         draft.replace(path)
 
 
+def note_environment(root: str, environment: Mapping[str, Any]) -> None:
+    """Fill in a manifest's environment, where it was made on a machine that could not know it.
+
+    Raises:
+        WorldError: ``cannot-write``.
+    """
+    path = Path(root, "manifest.json")
+    document = _manifest(Path(root))
+    if document.get("environment"):
+        return
+    with _writing(path):
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        text = json.dumps({**document, "environment": dict(environment)}, indent=2)
+        draft.write_text(text + "\n", encoding="utf-8")
+        draft.replace(path)
+
+
 class RowWriter:
     """Appends rows to one file of a ledger; each row is one write.
 

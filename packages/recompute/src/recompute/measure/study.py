@@ -19,7 +19,7 @@ from recompute.config.schema import JobConfig
 from recompute.errors import UnsupportedError
 from recompute.measure.candidate import text_of
 from recompute.measure.launch import Ended, Launcher, command_of, end_leftovers, run_process
-from recompute.measure.ledger import RowWriter, read_ledger, write_manifest
+from recompute.measure.ledger import RowWriter, note_environment, read_ledger, write_manifest
 from recompute.measure.row import Outcome, Row
 from recompute.measure.workload import workload_of
 
@@ -111,7 +111,10 @@ def run_study(
         say(f"{run.name}: {text_of(run.choice)}")
         told = _told(run, job, settings, attempt)
         ended = _launch(run, told, settings, _world(job))
-        yield Done(run=run, rows=_conclude(run, told, ended, settings, _world(job)), skipped=False)
+        rows = _conclude(run, told, ended, settings, _world(job))
+        if seen := next((row.environment for row in rows if row.environment), None):
+            note_environment(settings.out, seen)
+        yield Done(run=run, rows=rows, skipped=False)
 
 
 def _run(choice: RecomputeChoice, repeat: int) -> PlannedRun:
