@@ -6,10 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from recompute.cli.diagnose import predicted_actions
+from recompute.config.choice import NO_RECOMPUTE
 from recompute.config.load import load
+from recompute.config.normalize import normalize
 from recompute.config.revision import Revision
+from recompute.config.schema import JobConfig
 from recompute.diagnose.legality import already_set, applied, why_illegal
 from recompute.diagnose.run import Answer, diagnose
+from recompute.search.lever_edits import Before
+from recompute.search.levers import LEVERS
+from recompute.search.plan import plan
+from recompute.timeline.predict import Predictor
 
 ARGUMENTS = {
     "num_layers": "4",
@@ -179,3 +187,81 @@ def test_overrides_are_applied_as_hydra_would(tmp_path: Path) -> None:
     assert with_bias is not None
     assert with_bias.startswith("mlp-label-with-bias")
     assert load
+
+
+JOB = """\
+model: {num_layers: 8, hidden_size: 4096, num_attention_heads: 32, vocab_size: 32000, seq_length: 4096, bf16: true}
+train: {micro_batch_size: 8, global_batch_size: 64}
+ddp: {use_distributed_optimizer: false}
+optimizer: {use_distributed_optimizer: false}
+"""
+
+
+def given(*overrides: str) -> JobConfig:
+    return load("-", *overrides, stdin=JOB.encode())
+
+
+def test_a_job_without_a_gpu_gets_its_prediction_first(tmp_path: Path) -> None:
+    answer = run(tmp_path, FAILURE.format(file="mlp.py"), job=given(), predict=predicted_actions)
+    first = answer.diagnosis.next_actions[0]
+    assert "is predicted to bring the hottest rank from" in first.action
+    assert first.overrides
+    assert "job used: -" in answer.diagnosis.notes
+
+
+def test_where_no_recompute_is_enough_the_other_changes_come_with_their_figures() -> None:
+    job = given("hardware.num_gpus=8")
+    now = plan(job, budget=1 << 45, details=False).control.peak_bytes
+    least = min(o.peak_bytes for o in plan(job, budget=1 << 45, details=False).alternatives)
+    actions = predicted_actions(job, now - least + (1 << 30))
+    assert [line for action in actions for line in action.overrides]
+    assert all("predicted to change the peak by -" in action.action for action in actions)
+    assert "ddp.use_distributed_optimizer=true" in actions[0].overrides
+
+
+def test_a_job_from_which_no_plan_can_be_made_says_so(tmp_path: Path) -> None:
+    job = given("model.vocab_size=null")
+    answer = run(tmp_path, FAILURE.format(file="mlp.py"), job=job, predict=predicted_actions)
+    (note,) = (n for n in answer.diagnosis.notes if n.startswith("no plan was made from the job"))
+    assert "does not say the vocabulary" in note
+
+
+def test_the_micro_batch_is_halved(tmp_path: Path) -> None:
+    actions = run(tmp_path, FAILURE.format(file="mlp.py"), job=given()).diagnosis.next_actions
+    proposed = {line for action in actions for line in action.overrides}
+    assert "train.micro_batch_size=4" in proposed
+    assert "train.micro_batch_size=1" not in proposed
+
+
+STATES = FAILURE.format(file="mlp.py").replace(
+    '/opt/megatron/core/transformer/mlp.py", line 12, in forward',
+    '/opt/megatron/core/optimizer/optimizer.py", line 12, in step',
+)
+
+
+def test_sharding_comes_before_narrow_moments(tmp_path: Path) -> None:
+    answer = run(tmp_path, STATES, job=given("hardware.num_gpus=8"))
+    assert str(answer.diagnosis.verdict) == "optimizer_state"
+    lines = [line for action in answer.diagnosis.next_actions for line in action.overrides]
+    shard = lines.index("ddp.use_distributed_optimizer=true")
+    assert shard < lines.index("optimizer.exp_avg_dtype=bf16")
+
+
+SLACK = FAILURE.format(file="mlp.py").replace(
+    "and 0.50 GiB is reserved", "and 9.00 GiB is reserved"
+)
+
+
+@pytest.mark.parametrize(("graphs", "registers"), [("none", False), ("local", True)])
+def test_nccl_registration_is_turned_off_beside_cuda_graphs_only(
+    tmp_path: Path, graphs: str, registers: bool
+) -> None:
+    job = given(f"model.cuda_graph_impl={graphs}")
+    answer = run(tmp_path, SLACK, job=job)
+    first = answer.diagnosis.next_actions[0]
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in first.overrides
+    assert ("NCCL_GRAPH_REGISTER=0" in first.overrides) is registers
+    lever = next(lever for lever in LEVERS if lever.name == "expandable-segments")
+    edit = lever.edit(Before(job, Predictor(normalize(given())).predict(NO_RECOMPUTE)))
+    assert edit is not None
+    assert ("environment.NCCL_GRAPH_REGISTER" in edit) is registers

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from recompute.config.job_writers import job_yaml
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.report.check_run import check_job
+from recompute.report.check_text import check_text
 from recompute.report.explain_text import explain_text
 from recompute.report.plan_text import plan_text
 from recompute.report.text import percent, quantity, signed_gib, table
@@ -64,3 +69,75 @@ def test_explain_shows_ranks_owners_and_labels() -> None:
     assert "alive at the peak of pp 0" in text
     assert "core_attn" in text
     assert "+0.62" in text
+
+
+SCRIPT = b"""\
+torchrun pretrain_gpt.py --num-layers 8 --hidden-size 4096 --num-attention-heads 32 --bf16 \\
+  --vocab-size 32000 --seq-length 8192 --micro-batch-size 4 --swiglu --no-bias-swiglu-fusion \\
+  --recompute-granularity selective
+"""
+
+
+def test_a_script_is_answered_in_flags() -> None:
+    job = load("-", "hardware.num_gpus=8", stdin=SCRIPT)
+    text = plan_text(plan(job, "60GiB"))
+    paste = text[text.index("\npaste\n") :]
+    assert paste.index("Megatron-LM:") < paste.index("Hydra:")
+    levers = text[text.index("may be cheaper") : text.index("choices, best first")]
+    assert "--use-distributed-optimizer" in levers
+    assert "--micro-batch-size 2" in levers
+    assert "train.micro_batch_size" not in levers
+    checked = check_text(check_job(load("-", "model.recompute_method=block", stdin=SCRIPT), None))
+    assert "drop --recompute-method" in checked
+    assert "model.recompute_method=null" not in checked
+
+
+def test_a_per_layer_plan_is_saved_and_applied_whatever_the_framework() -> None:
+    job = load("-", "hardware.num_gpus=8", stdin=SCRIPT)
+    answer = plan(job, "70GiB", per_layer=True)
+    assert answer.chosen is not None
+    assert answer.chosen.choice.per_layer is not None
+    text = plan_text(answer)
+    command = (
+        f"recompute plan - hardware.num_gpus=8 --budget {70 << 30} --per-layer --json > plan.json"
+    )
+    assert command in text
+    assert 'recompute.megatron.apply(model, json.load(open("plan.json")))' in text
+    assert "Megatron Bridge, Python:" not in text
+    assert answer.stock is not None
+    choices = text[text.index("choices, best first") :]
+    assert f"  {answer.stock.choice.label()} " in choices
+    assert "the best stock choice" in choices
+
+
+def test_the_gpu_count_stands_beside_the_verdict_and_the_assumptions_at_the_end() -> None:
+    text = plan_text(plan(load("-", stdin=SCRIPT), "70GiB"))
+    verdict, rest = text.split("\n\n", 1)
+    assert "planned for 1 GPU (TP x PP x CP = 1 x 1 x 1; hardware.num_gpus is not given)" in verdict
+    assumptions = rest[rest.index("\nassumptions\n") :]
+    assert "model.context_parallel_size is not given; 1" in assumptions
+    given = plan_text(plan(load("-", "hardware.num_gpus=8", stdin=SCRIPT), "70GiB"))
+    assert "hardware.num_gpus is not given" not in given
+
+
+def test_an_unknown_provider_stands_in_the_first_lines_of_every_text() -> None:
+    text = b"""\
+model: {_target_: my.Own, num_layers: 4, hidden_size: 512, num_attention_heads: 8, vocab_size: 1024, seq_length: 1024}
+train: {micro_batch_size: 1}
+"""
+    job = load("-", stdin=text)
+    said = "model._target_ my.Own is not known: fields not given fell to GPT defaults"
+    for answer in (
+        plan_text(plan(job, "70GiB")),
+        explain_text(explain(job)),
+        check_text(check_job(job, None)),
+    ):
+        assert said in "\n".join(answer.splitlines()[:6])
+
+
+def test_no_granularity_is_shown_beside_a_list_that_does_nothing() -> None:
+    job = normalize(load("-", "model.recompute_granularity=null", stdin=SCRIPT))
+    lines = job_yaml(job).splitlines()
+    where = next(i for i, line in enumerate(lines) if "recompute_modules: [core_attn]" in line)
+    assert lines[where - 1].startswith("  recompute_granularity: null  # ")
+    assert lines[where - 1].endswith("no recompute")

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
     from recompute.diagnose.logs import Progress
     from recompute.diagnose.types import NextAction
+    from recompute.search.types import Plan
 
 PROGRESS_BYTES = 64 << 20
 """Inputs that are smaller on disk finish before a bar could be read."""
+LEVERS_SHOWN = 2
+"""Changes other than recompute that are proposed where no recompute is enough."""
 
 
 @click.command(name="diagnose")
@@ -67,28 +70,27 @@ def command(
 
 
 def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, ...]:
-    """Return the plan's choice as an action with its predicted peak; nothing where it cannot plan.
+    """Return the plan's choice as an action with its predicted peak; without one, what else would help.
 
     Args:
-        job: The job of the run.
+        job: The job of the run; it need not name a GPU.
         needed: By how much the peak must come down at least, bytes.
+
+    Raises:
+        RecomputeError: The job does not say enough for a plan, or is not modelled.
     """
     from recompute.diagnose.types import NextAction
-    from recompute.errors import RecomputeError
+    from recompute.search.budget import MAX_BYTES
     from recompute.search.plan import plan
     from recompute.units import format_gib
 
-    try:
-        first = plan(job)
-        now = next(
-            (item for item in first.alternatives if item.choice == first.current), first.control
-        )
-        answer = plan(job, budget=now.peak_bytes - (needed or now.peak_bytes // 20))
-    except RecomputeError:
-        return ()
+    first = plan(job, budget=MAX_BYTES, details=False)
+    now = next((item for item in first.alternatives if item.choice == first.current), first.control)
+    goal = max(1, now.peak_bytes - (needed or now.peak_bytes // 20))
+    answer = plan(job, budget=goal)
     chosen = answer.chosen
     if chosen is None or chosen.choice == answer.current:
-        return ()
+        return _other_levers(answer)
     choice = chosen.choice
     if choice.recompute_granularity == "full":
         overrides: tuple[str, ...] = (
@@ -113,6 +115,21 @@ def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, .
             why="the cheapest choice of the plan that lowers this job's peak by what was missing",
         ),
     )
+
+
+def _other_levers(answer: Plan) -> tuple[NextAction, ...]:
+    """Return the changes other than recompute that bring the peak down far enough, cheapest first."""
+    from recompute.diagnose.types import NextAction
+    from recompute.units import format_gib
+
+    found = []
+    for lever in answer.cheaper_first:
+        if not lever.fits and lever.then is None:
+            continue
+        left = "" if lever.then is None or lever.fits else f", with {lever.then.choice.label()}"
+        text = f"{lever.change}: predicted to change the peak by {format_gib(lever.peak_delta_bytes)}"
+        found.append(NextAction(action=text + left, overrides=lever.overrides, why=lever.why))
+    return tuple(found[:LEVERS_SHOWN])
 
 
 class _Bar:

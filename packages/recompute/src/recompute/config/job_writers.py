@@ -121,7 +121,10 @@ def shown_fields(job: JobConfig, section: str, *, every: bool) -> dict[str, Froz
     for name in kinds(section):
         field, current = f"{section}.{name}", getattr(value, name)
         differs = current != default_of(section, name)
-        if every or differs or field in ALWAYS or field in job.given:
+        wanted = field in ALWAYS or field in job.given
+        if field == "model.recompute_granularity" and job.model.recompute_modules:
+            wanted = True  # beside a list that does nothing, the null says so
+        if every or differs or wanted:
             found[name] = current
     return found
 
@@ -144,6 +147,8 @@ def _section_lines(job: JobConfig, section: str, *, every: bool, comments: bool)
     for name, value in fields.items():
         line = f"  {yaml_text(name)}: {yaml_value(value)}"
         where = _comment(_short_origin(job, f"{section}.{name}"))
+        if name == "recompute_granularity" and value is None:
+            where = f"{where}: no recompute"
         lines.append(f"{line}  # {where}" if comments else line)
     return lines
 

@@ -6,13 +6,14 @@ can say is listed in comments, found by reading the result back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from recompute.config.build import build
 from recompute.config.launch_script import read_launch_script
 from recompute.config.megatron_args import RENAMED, megatron_flags, parse_flags
 from recompute.config.megatron_defaults import to_draft
+from recompute.config.overrides import parse_value
 from recompute.config.schema import FrozenValue, JobConfig, JobIdentity
 from recompute.config.section_types import kinds
 from recompute.config.yaml_text import yaml_value
@@ -137,6 +138,54 @@ def _flag(field: str, value: FrozenValue) -> list[str]:
         if row[1] in ("+", "*") and value:
             return [f"{flag} " + " ".join(_word(item) for item in value)]
     return []
+
+
+def flags_for(overrides: Iterable[str]) -> tuple[str, ...]:
+    """Return Hydra overrides as what to do to the arguments of Megatron-LM, one line for each flag.
+
+    Args:
+        overrides: As findings and levers give them; exports of variables stay as they are, and what no
+            flag can say stays an override, marked so.
+    """
+    return tuple(dict.fromkeys(line for text in overrides for line in _as_flags(text)))
+
+
+def _as_flags(override: str) -> Iterator[str]:
+    name, equals, text = override.partition("=")
+    if not equals or name.startswith(("export ", "~")) or "." not in name:
+        yield override
+        return
+    value = parse_value(text, override)
+    if name in _BY_VALUE:
+        yield from _BY_VALUE[name].get(value, (f"{override}  # no flag",))
+        return
+    flags = [flag for flag, _ in _candidates(name)]
+    said = [] if value == () else _flag(name, value)
+    if said:
+        yield from said
+    elif flags and (value is None or value is False or value == ()):
+        yield "drop " + " or ".join(flag for flag in flags if not flag.startswith("--no-"))
+    elif flags and value is True:
+        yield f"drop {flags[0]}"
+    else:
+        yield f"{override}  # no flag"
+
+
+_BY_VALUE: Final[Mapping[str, Mapping[FrozenValue, tuple[str, ...]]]] = {
+    "model.bias_activation_fusion": {
+        True: ("drop --no-bias-swiglu-fusion and --no-bias-gelu-fusion",),
+        False: ("--no-bias-swiglu-fusion",),
+    },
+    "ddp.grad_reduce_in_fp32": {
+        True: ("--accumulate-allreduce-grads-in-fp32",),
+        False: ("drop --accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"),
+    },
+    "model.share_embeddings_and_output_weights": {
+        True: ("drop --untie-embeddings-and-output-weights",),
+        False: ("--untie-embeddings-and-output-weights",),
+    },
+}
+"""Field -> value -> lines, where other flags decide the field."""
 
 
 def _candidates(field: str) -> list[tuple[str, Any]]:

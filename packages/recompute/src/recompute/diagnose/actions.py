@@ -23,9 +23,14 @@ SNAPSHOT_COMMAND: Final = "profiling.record_memory_history=true"
 ACTIONS: Final[dict[str, Action]] = {
     # --- allocator
     "expandable-segments": Action(
-        text="set expandable segments (and NCCL_GRAPH_REGISTER=0) before touching recompute",
-        overrides=(SEGMENTS, "NCCL_GRAPH_REGISTER=0"),
+        text="set expandable segments before touching recompute",
+        overrides=(SEGMENTS,),
         why="the memory is there but in pieces; this costs no time. NVIDIA-NeMo/Megatron-Bridge#2971 got a 32-GPU Llama-3 70B run through with this alone",
+    ),
+    "expandable-segments-graphs": Action(
+        text="set expandable segments (and NCCL_GRAPH_REGISTER=0, which CUDA graphs need beside them) before touching recompute",
+        overrides=(SEGMENTS, "NCCL_GRAPH_REGISTER=0"),
+        why="the memory is there but in pieces; this costs no time",
     ),
     "segments-are-on": Action(
         text="expandable segments are already on: leave 1-2 GiB less to activations instead of tuning the allocator",
@@ -350,7 +355,7 @@ PLANS: Final[dict[str, tuple[str, ...]]] = {
     "exabyte": ("earlier-failure", "whole-message"),
     "request-over-total": ("check-shape", "whole-message"),
     "slack-covers-request": ("expandable-segments", "recompute-modules", "snapshot"),
-    "private-pools": ("shrink-graphs", "expandable-segments"),
+    "private-pools": ("shrink-graphs", "expandable-segments-graphs"),
     "graph-capture": ("shrink-graphs", "recompute-modules"),
     "cumem-wake": ("engine-share", "find-other-process"),
     "outside-torch-own": ("nccl-buffers", "empty-cache"),
@@ -360,7 +365,7 @@ PLANS: Final[dict[str, tuple[str, ...]]] = {
     "driver-oom": ("empty-cache", "find-other-process"),
     "nccl-error": ("collect-nccl",),
     "optimizer-stack": ("shard-optimizer", "precision-aware-optimizer", "offload-optimizer"),
-    "second-step": ("precision-aware-optimizer", "shard-optimizer", "offload-optimizer"),
+    "second-step": ("shard-optimizer", "precision-aware-optimizer", "offload-optimizer"),
     "gradient-buffer": ("grad-dtype", "larger-parallelism"),
     "load-stack": ("shard-load", "larger-parallelism"),
     "save-stack": ("save-buffers", "recompute-unknown-owner"),

@@ -14,6 +14,7 @@ from recompute.diagnose.frames import Owner
 from recompute.diagnose.observation import Observation, Oom, Place, first_oom, when
 from recompute.diagnose.types import Diagnosis, Evidence, NextAction, Numbers, Verdict
 from recompute.diagnose.verdicts import judge
+from recompute.errors import RecomputeError
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
@@ -64,16 +65,17 @@ def conclude(
         )
     chosen = found[0]
     oom = chosen.oom
+    predicted, silence = _predicted(chosen, job, predict)
     return Diagnosis(
         verdict=chosen.verdict,
         stage=chosen.stage,
         rank=chosen.rank,
         numbers=accounting.numbers_of(oom.message) if oom else Numbers(),
         evidence=_evidence(seen, found),
-        next_actions=_actions(seen, chosen, job, legal, predict),
+        next_actions=_actions(seen, chosen, job, legal, predicted),
         rules=tuple(finding.rule for finding in found),
         summary=chosen.summary,
-        notes=_notes(seen, oom),
+        notes=(*_notes(seen, oom), *silence),
     )
 
 
@@ -123,26 +125,24 @@ def _actions(
     chosen: Finding,
     job: JobConfig | None,
     legal: Legal | None,
-    predict: Predict | None,
+    predicted: tuple[NextAction, ...],
 ) -> tuple[NextAction, ...]:
     keys = list(keys_for(chosen.rule, chosen.verdict))
     if chosen.rule.startswith("says-"):
         keys = list(keys_for(chosen.rule, chosen.verdict))
-    if seen.expandable_segments is not None and "expandable-segments" in keys:
-        keys[keys.index("expandable-segments")] = "segments-are-on"
+    for position, key in enumerate(keys):
+        if key.startswith("expandable-segments"):
+            graphs = "expandable-segments-graphs" if job is not None and _has_graphs(job) else key
+            keys[position] = graphs if seen.expandable_segments is None else "segments-are-on"
     if _may_rescue(chosen) and "segments-may-rescue" not in keys:
         keys.append("segments-may-rescue")
+    if job is not None and "shard-optimizer" in keys:
+        # Sharding is free and a job that has it is not offered it; narrow moments change numerics.
+        keys.sort(key=lambda key: key != "shard-optimizer")
     labels = labels_for(chosen.oom, job)
-    predicted: tuple[NextAction, ...] = ()
-    if (
-        job is not None
-        and predict is not None
-        and chosen.verdict in {Verdict.ACTIVATION, Verdict.CAPACITY, Verdict.IMBALANCE}
-    ):
-        predicted = predict(_on_this_card(job, chosen.oom), _needed(chosen.oom))
     kept = []
     for key in dict.fromkeys(keys):
-        action = render(key, labels)
+        action = _halved(render(key, labels), job)
         if job is not None and not _changes_something(job, action):
             continue
         reason = legal(job, action.overrides) if legal is not None and job is not None else None
@@ -157,6 +157,41 @@ def _actions(
                 )
             )
     return (*predicted, *kept) or (render("snapshot", ()),)
+
+
+PREDICTED: Final = frozenset((Verdict.ACTIVATION, Verdict.CAPACITY, Verdict.IMBALANCE))
+"""Verdicts that a plan answers."""
+
+
+def _predicted(
+    chosen: Finding, job: JobConfig | None, predict: Predict | None
+) -> tuple[tuple[NextAction, ...], tuple[str, ...]]:
+    """Return the actions of the plan, and why there is none where a job is known."""
+    if job is None or predict is None:
+        return (), ()
+    if chosen.verdict not in PREDICTED:
+        return (), (f"no plan was made: recompute does not answer {chosen.verdict}",)
+    try:
+        actions = predict(_on_this_card(job, chosen.oom), _needed(chosen.oom))
+    except RecomputeError as error:
+        return (), (f"no plan was made from the job: {error.message}; {error.hint}".rstrip("; "),)
+    if not actions:
+        return (), ("the plan knows no choice that lowers this job's peak by what was missing",)
+    return actions, ()
+
+
+def _has_graphs(job: JobConfig) -> bool:
+    return job.model.enable_cuda_graph or job.model.cuda_graph_impl != "none"
+
+
+def _halved(action: NextAction, job: JobConfig | None) -> NextAction:
+    """Propose half the job's micro-batch where the table proposes the smallest."""
+    size = None if job is None else job.train.micro_batch_size
+    smallest = "train.micro_batch_size=1"
+    if size is None or size < 2 or smallest not in action.overrides:
+        return action
+    half = f"train.micro_batch_size={size // 2}"
+    return replace(action, overrides=tuple(half if o == smallest else o for o in action.overrides))
 
 
 def _may_rescue(chosen: Finding) -> bool:

@@ -61,7 +61,7 @@ def diagnose(
     ledgers = tuple(source for source in sources if source.format is Format.LEDGER)
     logs = tuple(source for source in sources if source not in snapshots and source not in ledgers)
     seen = read_logs(logs, progress)
-    note = None
+    note = None if job is None else f"job used: {job.identity.path}"
     if job is None and (logs or not snapshots):
         from recompute.diagnose.recover import recovered_job
 

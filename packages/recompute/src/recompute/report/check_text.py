@@ -6,7 +6,7 @@ import textwrap
 from typing import Final
 
 from recompute.report.check_document import Checked, Group, all_overrides, grouped
-from recompute.report.text import notices
+from recompute.report.text import notices, pasted
 from recompute.rules.types import Finding
 
 WIDTH: Final = 100
@@ -34,8 +34,8 @@ def check_text(answer: Checked, *, notes: bool = True) -> str:
     lines = [_headline(answer), *notices(answer.job.assumptions)]
     shown = [f for f in answer.findings if notes or f.severity != "note"]
     for group in grouped(shown):
-        lines += ["", *_group(group)]
-    overrides = all_overrides(answer.findings)
+        lines += ["", *_group(group, answer)]
+    overrides = pasted(all_overrides(answer.findings), answer.job)
     if len(overrides) > 1:
         lines += ["", "all changes together:", *(f"    {line}" for line in overrides)]
     if answer.job.assumptions:
@@ -56,10 +56,13 @@ def _headline(answer: Checked) -> str:
     return f"{answer.job.identity.path} on {target}: {verdict}"
 
 
-def _group(group: Group) -> list[str]:
+def _group(group: Group, answer: Checked) -> list[str]:
     lines = [line for finding in group.findings for line in _finding(finding)]
     if group.overrides:
-        lines += ["    change:", *(f"        {line}" for line in group.overrides)]
+        lines += [
+            "    change:",
+            *(f"        {line}" for line in pasted(group.overrides, answer.job)),
+        ]
     return lines
 
 

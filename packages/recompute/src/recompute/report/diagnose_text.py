@@ -5,7 +5,7 @@ from __future__ import annotations
 from recompute.diagnose.run import Answer
 from recompute.diagnose.snapshot.report import SnapshotReport
 from recompute.diagnose.types import Numbers
-from recompute.report.text import signed_gib, table
+from recompute.report.text import pasted, signed_gib, table
 from recompute.units import GIB, MIB
 
 _SHOWN_LINE = 160
@@ -37,7 +37,7 @@ def diagnose_text(answer: Answer) -> str:
     for position, action in enumerate(found.next_actions, 1):
         lines.append(f"  {position}. {action.action}")
         if action.overrides:
-            lines.append("       " + " ".join(action.overrides))
+            lines.append("       " + " ".join(pasted(action.overrides, answer.job)))
         if action.why:
             lines.append(f"     why: {action.why}")
     for shown in answer.snapshots:

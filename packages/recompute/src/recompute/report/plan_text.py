@@ -11,10 +11,12 @@ from recompute.report.text import (
     corrections_of,
     gib,
     notices,
+    pasted,
     percent,
     signed_gib,
     table,
 )
+from recompute.rules.edits import overrides_of, value_of
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
@@ -30,7 +32,7 @@ TITLES = {
     "megatron_lm": "Megatron-LM",
     "yaml": "YAML",
 }
-"""Target of :func:`plan_overrides` -> how people call it, in the order of printing."""
+"""Target of :func:`plan_overrides` -> how people call it, in the order of printing; the job's own form goes first."""
 
 FITTING_SHOWN, BREAKING_SHOWN = 8, 5
 """Choices listed on each side of the budget when --top does not say how many."""
@@ -121,13 +123,49 @@ def _paste(plan: Plan) -> str:
         return ""
     if plan.chosen.choice == plan.current and plan.current.per_layer is None:
         return "paste\n  nothing: the job says so already"
+    if plan.chosen.choice.per_layer is not None:
+        return _paste_per_layer(plan)
     lines = ["paste"]
     overrides = plan_overrides(plan)
-    for target, title in TITLES.items():
+    own = "megatron_lm" if plan.job.identity.entry_point == "megatron-lm" else "hydra"
+    for target in sorted(TITLES, key=lambda name: name != own):
+        title = TITLES[target]
         if overrides.get(target):
             lines.append(f"  {title}:")
             lines += [f"    {line}" for line in overrides[target].splitlines()]
     return "\n".join(lines)
+
+
+def _paste_per_layer(plan: Plan) -> str:
+    """Say how a plan that no setting can express reaches the model."""
+    return "\n".join(
+        (
+            "paste",
+            "  save the plan:",
+            f"    {_command(plan)} --per-layer --json > plan.json",
+            "  call in the training script, after the model is built and before its first step:",
+            "    import json, recompute.megatron",
+            '    recompute.megatron.apply(model, json.load(open("plan.json")))',
+            "  docs/how-to/plan-a-run.md says where that is in Megatron Bridge and Megatron-LM",
+        )
+    )
+
+
+def _command(plan: Plan) -> str:
+    """Return the command that gives this plan again, as far as the job remembers it."""
+    job, budget = plan.job, plan.budget
+    given = {
+        name: value_of(job, name)
+        for name, where in job.given.items()
+        if where == "override" and "." in name
+    }
+    words = ["recompute plan", job.identity.path, *overrides_of(given)]
+    if budget.compared is Compared.ALLOCATED:
+        words.append(f"--budget {budget.limit_bytes}")
+        words += [f"--margin {budget.margin_bytes}"] if budget.margin_bytes else []
+    elif budget.name != (job.hardware.gpu or "").lower():
+        words.append(f"--gpu {budget.name}")
+    return " ".join(words)
 
 
 def _levers(plan: Plan) -> str:
@@ -145,7 +183,7 @@ def _levers(plan: Plan) -> str:
     for lever in plan.cheaper_first:
         first = (lever.change, signed_gib(lever.peak_delta_bytes))
         left = _then(lever) if needed else ()
-        rows.append((*first, *left, " ".join(lever.overrides)))
+        rows.append((*first, *left, " ".join(pasted(lever.overrides, plan.job))))
     return title + "\n" + table(header, rows)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from recompute.config.normalize import GPU_COUNT
 from recompute.config.provider import UNKNOWN_PROVIDER
-from recompute.config.schema import Assumption
+from recompute.config.schema import Assumption, JobConfig
 from recompute.units import GIB
 
 
@@ -68,6 +68,15 @@ def bullets(lines: Iterable[str]) -> str:
 
 SHORT: Final = 160
 """Characters up to which an assumption stands in the text itself."""
+
+
+def pasted(overrides: Sequence[str], job: JobConfig | None) -> tuple[str, ...]:
+    """Return overrides in the job's own form: flags for Megatron-LM scripts, Hydra for the rest."""
+    if job is None or job.identity.entry_point != "megatron-lm":
+        return tuple(overrides)
+    from recompute.config.megatron_writer import flags_for
+
+    return flags_for(overrides)
 
 
 def notices(assumptions: Iterable[Assumption]) -> tuple[str, ...]:

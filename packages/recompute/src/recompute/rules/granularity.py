@@ -142,6 +142,7 @@ RULES: Final[tuple[Rule, ...]] = (
         message="recompute_granularity=full needs recompute_method uniform or block; it is not set",
         fields=("model.recompute_method",),
         fix=put(recompute_method="uniform"),
+        advice="recompute plan finds the method and the layer count that fit, or labels that cost less",
         source=Source(terms=("Using recompute_granularity", "recompute_method must be")),
         bad=ex("0.19", **{**_FULL, "recompute_method": None}),
         good=ex("0.19", **_FULL),

@@ -50,6 +50,16 @@ def _spelled(case: Case) -> str | None:
     return "".join(names) if len(names) > 1 and all(len(name) == 1 for name in names) else None
 
 
+def _replays_fused_attention(case: Case) -> bool:
+    """Tell whether core attention is recomputed although a fused kernel keeps no score matrix."""
+    return (
+        "core_attn" in case.labels
+        and case.layers.attention > 0
+        and case.model.transformer_impl == "transformer_engine"
+        and case.model.attention_backend not in {"unfused", "local"}
+    )
+
+
 def _known(case: Case) -> Edit:
     """Keep accepted labels; replace the others by the label they most likely mean."""
     kept: set[str] = set()
@@ -181,13 +191,13 @@ RULES: Final[tuple[Rule, ...]] = (
         title="selective without a list recomputes core_attn",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=lambda c: c.model.recompute_modules is None,
+        when=lambda c: c.model.recompute_modules is None and not _replays_fused_attention(c),
         message="recompute_modules is not set, so Megatron fills in [core_attn]; write the list out, "
         "and [] for no recompute",
         fields=("model.recompute_modules",),
         fix=put(recompute_modules=("core_attn",)),
         source=Source(terms=("recompute_modules is None",)),
-        bad=ex("0.19", **_SELECTIVE),
+        bad=ex("0.19", **_SELECTIVE, attention_backend="unfused"),
         good=ex("0.19", **_SELECTIVE, recompute_modules=("mlp",)),
     ),
     Rule(
@@ -213,13 +223,13 @@ RULES: Final[tuple[Rule, ...]] = (
         title="core_attn with fused attention: replays attention and saves next to nothing",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=lambda c: (
-            "core_attn" in c.labels
-            and c.layers.attention > 0
-            and c.model.transformer_impl == "transformer_engine"
-            and c.model.attention_backend not in ("unfused", "local")
+        when=_replays_fused_attention,
+        detail=lambda c: (
+            "recompute_modules is not set, which Megatron reads as [core_attn]; "
+            if c.model.recompute_modules is None
+            else ""
         ),
-        message="core_attn with attention_backend={m.attention_backend}: a fused kernel already "
+        message="{d}core_attn with attention_backend={m.attention_backend}: a fused kernel already "
         "avoids the score matrix, so the replay costs time and saves next to nothing (it can even "
         "raise the peak). Compare with []",
         fields=("model.recompute_modules", "model.attention_backend"),

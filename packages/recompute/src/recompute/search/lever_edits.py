@@ -50,14 +50,16 @@ def fused_cross_entropy(before: Before) -> Edit | None:
 
 
 def expandable_segments(before: Before) -> Edit | None:
-    """Export the allocator's setting, keeping what is there."""
+    """Export the allocator's setting, keeping what is there, and what CUDA graphs need beside it."""
     job = before.job
     if allocator_of(job.environment) is EXPANDABLE:
         return None
     present = job.environment.get(ALLOCATOR_VARIABLE, "")
     kept = [part for part in present.split(",") if part and "expandable_segments" not in part]
     value = ",".join((*kept, "expandable_segments:True"))
-    return {f"environment.{ALLOCATOR_VARIABLE}": value}
+    graphs = job.model.enable_cuda_graph or job.model.cuda_graph_impl != "none"
+    beside = {"environment.NCCL_GRAPH_REGISTER": "0"} if graphs else {}
+    return {f"environment.{ALLOCATOR_VARIABLE}": value, **beside}
 
 
 def sequence_parallel(before: Before) -> Edit | None:
