@@ -146,9 +146,9 @@ class Predictor:
         """
         stage, state, plan = self.stages[pp], self._states[pp], self._schedules[pp]
         units = [self._units(self._detail(), chunk, stage, choice) for chunk in stage.chunks]
-        load = Load(
-            peaks=tuple(chunk_peak(row, self._queue) for row in units),
-            outputs=tuple(self._held_output(chunk) for chunk in stage.chunks),
+        load = load_of(
+            tuple(chunk_peak(row, self._queue) for row in units),
+            tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
         others = load.in_flight(at.others)
@@ -271,9 +271,9 @@ class Predictor:
         composition: bool,
     ) -> RankPeak:
         plan = self._schedules[stage.pp]
-        load = Load(
-            peaks=tuple(peak for _, peak in parts),
-            outputs=tuple(self._held_output(chunk) for chunk in stage.chunks),
+        load = load_of(
+            tuple(peak for _, peak in parts),
+            tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
         state = _with_left_behind(self._states[stage.pp], load.left_behind)
         base = state.static.total
@@ -363,13 +363,10 @@ class Load:
     """The chunks of one rank under one choice."""
 
     peaks: tuple[ChunkPeak, ...]
-    outputs: tuple[int, ...]
-    """Bytes of each chunk's output that stay with a micro-batch in flight."""
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """Bytes that one micro-batch in flight holds on each chunk."""
-        return tuple(p.saved + o for p, o in zip(self.peaks, self.outputs, strict=True))
+    held: tuple[int, ...]
+    """Bytes that one micro-batch in flight holds on each chunk."""
+    leaves_behind: bool
+    """Some module holds bytes between steps."""
 
     @property
     def left_behind(self) -> int:
@@ -383,8 +380,11 @@ class Load:
 
     def in_flight(self, counts: Counts) -> int:
         """Return what micro-batches in flight add to the bytes at the step's start."""
-        replaced = sum(p.left_behind for p, count in zip(self.peaks, counts, strict=True) if count)
-        return int(sum(map(mul, counts, self.held))) - replaced
+        held = int(sum(map(mul, counts, self.held)))
+        if not self.leaves_behind:
+            return held
+        pairs = zip(self.peaks, counts, strict=True)
+        return held - sum(peak.left_behind for peak, count in pairs if count)
 
     def height(self, state: InFlight, phase: Phase) -> int:
         """Return the highest point over the bytes at the step's start while one chunk runs."""
@@ -403,6 +403,15 @@ class Load:
     def highest(self, states: Sequence[InFlight], phase: Phase) -> int:
         """Return the highest point over some states."""
         return max((self.height(state, phase) for state in states), default=0)
+
+
+def load_of(peaks: tuple[ChunkPeak, ...], outputs: tuple[int, ...]) -> Load:
+    """Return the load of one rank; ``outputs`` stay with each micro-batch in flight."""
+    return Load(
+        peaks=peaks,
+        held=tuple(p.saved + o for p, o in zip(peaks, outputs, strict=True)),
+        leaves_behind=any(peak.left_behind for peak in peaks),
+    )
 
 
 def _owned(alive: Sequence[tuple[str, int]]) -> tuple[OwnedBytes, ...]:
