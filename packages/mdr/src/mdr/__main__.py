@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Run the command line."""
-    from mdr.cli.main import run
+    try:
+        from mdr.cli.main import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while modules load; later the command line answers it
+        sys.stderr.write("mdr: aborted [aborted]\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

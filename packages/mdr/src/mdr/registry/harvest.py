@@ -193,7 +193,9 @@ def executor(count: int, number: int) -> Iterator[Executor | None]:
                 hint="most often the system was out of memory; nothing was published, run it again",
             ) from None
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what runs ends first: it still stages
+            for child in multiprocessing.active_children():
+                child.terminate()  # a person who pressed Ctrl-C does not wait for a piece of work
+            pool.shutdown(cancel_futures=True)  # when it returns, nobody stages any more
             raise
 
 
