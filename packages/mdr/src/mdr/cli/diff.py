@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.errors import UsageError
 
 if TYPE_CHECKING:
     from mdr.install.compare import Comparison
@@ -63,6 +64,7 @@ def _sides(ref: str, rest: tuple[str, ...], workspace: Workspace) -> tuple[Refer
 
     Raises:
         mdr.errors.BadReference: bad-reference, digest-too-short.
+        mdr.errors.UsageError: usage.
         mdr.errors.MdrError: not-in-lock and the codes of the lock, when no version is named.
     """
     from mdr.reference.parse import parse
@@ -71,8 +73,10 @@ def _sides(ref: str, rest: tuple[str, ...], workspace: Workspace) -> tuple[Refer
     first = parse(ref)
     versions = ([first] if "@" in ref else []) + [_side(first, text) for text in rest]
     if len(versions) > 2:
-        raise click.UsageError(
-            f"{ref} names a version, and two more follow", click.get_current_context()
+        raise UsageError(
+            "usage",
+            f"{ref} names a version, and two more follow",
+            hint="usage: mdr diff REF A B, or mdr diff REF@A REF@B",
         )
     if not versions:
         versions = [_locked(workspace, ref)]
@@ -83,7 +87,6 @@ def _sides(ref: str, rest: tuple[str, ...], workspace: Workspace) -> tuple[Refer
 
 def _locked(workspace: Workspace, ref: str) -> Reference:
     """Return the locked version of REF."""
-    from mdr.errors import UsageError
     from mdr.install.candidate import reference_to
     from mdr.install.workspace import one_entry
     from mdr.reference.types import Label
