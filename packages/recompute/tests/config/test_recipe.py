@@ -172,3 +172,19 @@ def test_overrides_apply_to_recipes() -> None:
         "model.recompute_modules=[]",
     )
     assert job.model.recompute_modules == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("llama3_8b", "llama3_8b_"),
+        ("llama70b", "llama3_70b_"),
+        ("deepseek v3", "deepseek_v3_pretrain_config"),
+        ("qwen3 30b pretrain", "qwen3_30b_a3b_pretrain_config"),
+    ],
+)
+def test_an_unknown_recipe_names_those_with_its_words(name: str, first: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(f"recipe:{name}")
+    assert caught.value.code == "unknown-recipe"
+    assert str(caught.value.data["nearest"][0]).startswith(first)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice, full
+from recompute.config.load import load
 from recompute.errors import WorldError
 from recompute.report.explain_page import explain_page
 from recompute.report.page import write_page
@@ -76,3 +78,30 @@ def test_a_folder_that_is_not_there_is_the_worlds_fault(tmp_path: Path) -> None:
     with pytest.raises(WorldError) as caught:
         write_page(str(tmp_path / "none" / "page.html"), "x")
     assert caught.value.exit_code == 3
+
+
+def test_pages_name_the_command_list_assumptions_and_can_be_read_aloud() -> None:
+    job = load(
+        "-",
+        "train.micro_batch_size=2",
+        stdin=b"model: {num_layers: 4, hidden_size: 512, num_attention_heads: 8, vocab_size: 1024, "
+        b"seq_length: 1024}\n",
+    )
+    planned, explained = plan(job, "18GiB"), explain(job)
+    for text, title, assumptions in (
+        (
+            plan_page(planned),
+            f"recompute plan - train.micro_batch_size=2 --budget {18 << 30}",
+            planned.assumptions,
+        ),
+        (
+            explain_page(explained),
+            "recompute explain - train.micro_batch_size=2",
+            explained.assumptions,
+        ),
+    ):
+        assert f"<h1>{title}</h1>" in text
+        assert text.count('<svg role="img" aria-label="') == 1
+        assert "GiB</text>" in text, "the axis is text, not outlines of glyphs"
+        listed = text[text.index("<h2>Assumptions</h2>") :]
+        assert all(f"<li>{escape(item.text)}</li>" in listed for item in assumptions)

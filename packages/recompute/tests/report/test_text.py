@@ -5,9 +5,11 @@ from recompute.config.load import load
 from recompute.config.normalize import normalize
 from recompute.report.check_run import check_job
 from recompute.report.check_text import check_text
+from recompute.report.explain_document import explain_document
 from recompute.report.explain_text import explain_text
 from recompute.report.plan_text import plan_text
 from recompute.report.text import percent, quantity, signed_gib, table
+from recompute.search.budget import budget_of
 from recompute.search.explain import explain
 from recompute.search.plan import plan
 
@@ -141,3 +143,21 @@ def test_no_granularity_is_shown_beside_a_list_that_does_nothing() -> None:
     where = next(i for i, line in enumerate(lines) if "recompute_modules: [core_attn]" in line)
     assert lines[where - 1].startswith("  recompute_granularity: null  # ")
     assert lines[where - 1].endswith("no recompute")
+
+
+def test_an_explanation_is_held_against_a_gpu_and_against_full_recompute() -> None:
+    job = load("-", stdin=SCRIPT)
+    answer = explain(job)
+    peak = answer.prediction.hot.peak.peak_bytes
+    tight, wide = budget_of(job, peak - (1 << 30)), budget_of(job, peak + (1 << 30))
+    assert f"over {tight.name} by 1.00 GiB" in explain_text(answer, tight).splitlines()[1]
+    assert f"fits {wide.name} with 1.00 GiB to spare" in explain_text(answer, wide).splitlines()[1]
+    assert explain_document(answer, tight)["over_bytes"] == 1 << 30
+    whole = plan(job, "70GiB")
+    row = next(o for o in whole.alternatives if o.choice.label() == "full/uniform/1")
+    assert answer.full is not None
+    assert answer.full.peak_delta_bytes == row.peak_bytes - whole.control.peak_bytes
+    assert answer.full.step_time_overhead == row.step_time_overhead
+    labels = explain_text(answer)
+    assert "change of peak, GiB" in labels
+    assert "  full/uniform/1 " in labels

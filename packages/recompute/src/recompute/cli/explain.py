@@ -14,6 +14,9 @@ from recompute.cli.predictors import calibrate_option, expert_load_option
 @click.argument("overrides", nargs=-1)
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Show this global rank only.")
 @click.option(
+    "--gpu", metavar="NAME", help="Say how far the peak is over or under this GPU's memory."
+)
+@click.option(
     "--mcore", metavar="VERSION", help="Megatron Core revision that decides what is legal."
 )
 @calibrate_option
@@ -24,6 +27,7 @@ def command(  # noqa: PLR0917 - click passes by name
     job: str,
     overrides: tuple[str, ...],
     rank: int | None,
+    gpu: str | None,
     mcore: str | None,
     calibrate: str | None,
     expert_load: float | None,
@@ -37,9 +41,11 @@ def command(  # noqa: PLR0917 - click passes by name
     """
     from recompute.cli.predictors import predictor_of
     from recompute.cli.reading import read_job
+    from recompute.search.budget import budget_of
     from recompute.search.explain import explain
 
     config = read_job(job, overrides, mcore=mcore)
+    limit = budget_of(config, gpu=gpu) if gpu is not None else None
     answer = explain(
         config,
         rank=rank,
@@ -56,8 +62,8 @@ def command(  # noqa: PLR0917 - click passes by name
         from recompute.report.document import dump
         from recompute.report.explain_document import explain_document
 
-        click.echo(dump(explain_document(answer)))
+        click.echo(dump(explain_document(answer, limit)))
     else:
         from recompute.report.explain_text import explain_text
 
-        click.echo(explain_text(answer))
+        click.echo(explain_text(answer, limit))

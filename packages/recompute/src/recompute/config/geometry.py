@@ -284,7 +284,8 @@ def _accepted_count(job: JobConfig, world: int) -> int:
         return first * step
     larger = range(first, first + _COUNTS_TRIED)
     smaller = range(first - 1, max(first - _COUNTS_TRIED, 0), -1)
-    for times in (*larger, *smaller):
+    counts: list[int] = [*larger, *smaller]
+    for times in counts:
         if batch % (micro * (times * step // whole)) == 0:
             return times * step
     return first * step

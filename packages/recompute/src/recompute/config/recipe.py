@@ -12,6 +12,7 @@ import difflib
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +98,7 @@ def _find(name: str) -> tuple[str, str]:
             if text.startswith('{"same_as"'):
                 return _find(json.loads(text)["same_as"])
             return candidate, text
-    near = difflib.get_close_matches(name, catalogue, 3, 0.5)
+    near = nearest_recipes(name)
     raise ConfigError(
         "unknown-recipe",
         f"Megatron Bridge has no recipe {name[:80]!r}",
@@ -106,6 +107,31 @@ def _find(name: str) -> tuple[str, str]:
         else "names are those of the recipe functions, such as llama3_8b_pretrain_8gpu_h100_bf16_config",
         data={"recipe": name[:200], "nearest": near},
     )
+
+
+def nearest_recipes(name: str, count: int = 5) -> list[str]:
+    """Return the recipes whose names hold most of the words of ``name``, the shortest names first.
+
+    Words are what letters and digits make: ``llama3.1 8B`` has ``llama``, ``3``, ``1``, ``8b``. Without any
+    that is shared, the nearest spelling counts.
+    """
+    words = frozenset(_WORDS.findall(name.lower()))
+    scored = [(len(words & set(_WORDS.findall(key.lower()))), key) for key in _catalogue()]
+    most = max((score for score, _ in scored), default=0)
+    if 2 * most <= len(words):
+        return difflib.get_close_matches(name, _catalogue(), count, 0.5)
+    best = [key for score, key in scored if score == most and "/" not in key]
+    close = difflib.SequenceMatcher(b=name)
+
+    def order(key: str) -> tuple[int, float, str]:
+        close.set_seq1(key)
+        return len(_WORDS.findall(key)), -close.ratio(), key
+
+    return sorted(best, key=order)[:count]
+
+
+_WORDS: Final = re.compile(r"[0-9]+[bmk]\b|[0-9]+[bmk](?=[_./@-])|[a-z]+|[0-9]+")
+"""Sizes such as ``8b``, runs of letters, runs of digits."""
 
 
 def _architecture(hf_model: str) -> Mapping[str, FrozenValue]:

@@ -6,14 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from recompute.report.document import envelope
 from recompute.report.plan_document import assumption_list
+from recompute.search.reserved import allocator_of
 
 if TYPE_CHECKING:
+    from recompute.search.budget import Budget
     from recompute.search.explain import Explanation, LabelEffect
     from recompute.timeline.types import RankPeak
 
 
-def explain_document(explanation: Explanation) -> dict[str, Any]:
-    """Return the document ``recompute.explain/1``."""
+def explain_document(explanation: Explanation, budget: Budget | None = None) -> dict[str, Any]:
+    """Return the document ``recompute.explain/1``.
+
+    Args:
+        explanation: The answer.
+        budget: What the peak is held against, where ``--gpu`` asks for it; ``over_bytes`` below zero is
+            room.
+    """
     document = envelope("explain", explanation.job)
     document["assumptions"] = assumption_list(explanation.assumptions)
     document |= {
@@ -21,7 +29,12 @@ def explain_document(explanation: Explanation) -> dict[str, Any]:
         "hot_rank": dict(explanation.prediction.hot.rank),
         "ranks": [rank_document(row) for row in explanation.shown],
         "labels": [_label(effect) for effect in explanation.labels],
+        "full": None if explanation.full is None else _label(explanation.full),
     }
+    if budget is not None:
+        peak = explanation.prediction.hot.peak.peak_bytes
+        document["budget_bytes"] = budget.limit_bytes
+        document["over_bytes"] = budget.over(peak, allocator_of(explanation.job.environment))
     return document
 
 

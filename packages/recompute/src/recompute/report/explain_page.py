@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from recompute.report.explain_text import explain_text
-from recompute.report.page import new_figure, page, preformatted, svg
+from recompute.report.page import assumption_section, new_figure, page, preformatted, svg
+from recompute.report.text import job_words
 from recompute.timeline.predict import Predictor
 from recompute.units import GIB, format_gib
 
@@ -44,10 +45,11 @@ def explain_page(explanation: Explanation) -> str:
     pp = dict(explanation.shown[0].rank if explanation.rank is not None else hot.rank)["pp"]
     moments = Predictor(explanation.job).moments(explanation.choice, pp)
     return page(
-        f"Memory of {explanation.job.identity.path}",
+        " ".join(("recompute explain", *job_words(explanation.job))),
         (
             (f"What is alive when, pipeline rank {pp}", timeline_svg(moments, explanation)),
             ("Figures", preformatted(explain_text(explanation))),
+            assumption_section(explanation.assumptions),
         ),
     )
 

@@ -15,9 +15,11 @@ from recompute.report.text import (
     table,
 )
 from recompute.search.reasons import place
+from recompute.search.reserved import allocator_of
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
+    from recompute.search.budget import Budget
     from recompute.search.explain import Explanation
     from recompute.timeline.types import RankPeak
 
@@ -25,8 +27,13 @@ OWNERS_SHOWN = 12
 """Owners listed for the hot rank; the rest is one line."""
 
 
-def explain_text(explanation: Explanation) -> str:
-    """Return the explanation as text."""
+def explain_text(explanation: Explanation, budget: Budget | None = None) -> str:
+    """Return the explanation as text.
+
+    Args:
+        explanation: The answer.
+        budget: What the peak is held against, where the reader asked for it.
+    """
     hot = explanation.prediction.hot
     low, high = hot.peak_range_bytes
     head = (
@@ -36,15 +43,26 @@ def explain_text(explanation: Explanation) -> str:
     shown = explanation.shown
     detail = hot if hot in shown else shown[0]
     corrections = corrections_of(explanation.assumptions)
+    held = () if budget is None else (over_or_under(explanation, budget),)
     return "\n\n".join(
         (
-            "\n".join((head, *notices(explanation.assumptions), *corrections)),
+            "\n".join((head, *held, *notices(explanation.assumptions), *corrections)),
             "ranks, GiB\n" + _ranks(shown),
             f"alive at the peak of {_name(detail)}, GiB\n" + _alive(detail),
             "each label alone, against no recompute\n" + _labels(explanation),
             assumed(explanation.assumptions),
         )
     )
+
+
+def over_or_under(explanation: Explanation, budget: Budget) -> str:
+    """Say by how much the hottest rank is over a budget, or under it."""
+    allocator = allocator_of(explanation.job.environment)
+    over = budget.over(explanation.prediction.hot.peak.peak_bytes, allocator)
+    said = f"over {budget.name} by {format_gib(over)}"
+    if over <= 0:
+        said = f"fits {budget.name} with {format_gib(-over)} to spare"
+    return f"{said} (fits up to {format_gib(budget.allowed_peak(allocator))} allocated)"
 
 
 def _name(row: RankPeak) -> str:
@@ -115,6 +133,9 @@ def _labels(explanation: Explanation) -> str:
                 percent(effect.step_time_overhead),
                 effect.note,
             )
-            for effect in explanation.labels
+            for effect in (
+                *explanation.labels,
+                *(() if explanation.full is None else (explanation.full,)),
+            )
         ),
     )

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from recompute.errors import WorldError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from matplotlib.figure import Figure
+
+    from recompute.config.schema import Assumption
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem;color:#1b1b1b}
-pre{font:13px/1.4 ui-monospace,monospace;background:#f6f6f4;padding:1rem;overflow-x:auto}
+pre{font:13px/1.4 ui-monospace,monospace;background:#f6f6f4;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}
 svg{max-width:100%;height:auto}h1{font-size:1.4rem}h2{font-size:1.1rem}
 @media(prefers-color-scheme:dark){body{background:#161616;color:#e8e8e8}pre{background:#222}
 svg{background:#fff}}
@@ -27,13 +31,32 @@ def page(title: str, sections: tuple[tuple[str, str], ...]) -> str:
         title: Plain text.
         sections: ``(heading, markup)``; the markup is ours, its texts are escaped already.
     """
-    body = "".join(f"<h2>{html.escape(head)}</h2>{markup}" for head, markup in sections)
+    body = "".join(
+        f"<h2>{html.escape(head)}</h2>{_named(markup, head)}" for head, markup in sections
+    )
     name = html.escape(title)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style>'
         f"</head><body><h1>{name}</h1>{body}</body></html>\n"
     )
+
+
+def _named(markup: str, name: str) -> str:
+    """Give a picture its name, for those who hear the page."""
+    if not markup.startswith("<svg "):
+        return markup
+    text = html.escape(name)
+    tag, _, rest = markup.partition(">")
+    label = f'<svg role="img" aria-label="{text}" '
+    return f"{label}{tag.removeprefix('<svg ')}><title>{text}</title>{rest}"
+
+
+def assumption_section(assumptions: Iterable[Assumption]) -> tuple[str, str]:
+    """Return the section that lists every assumption, whatever its length."""
+    texts = {item.id: item.text for item in assumptions}.values()
+    items = "".join(f"<li>{html.escape(text)}</li>" for text in texts)
+    return "Assumptions", f"<ul>{items}</ul>"
 
 
 def preformatted(text: str) -> str:
@@ -67,6 +90,9 @@ def new_figure(width: float, height: float) -> Figure:
             hint="pip install 'megatron-recompute[plots]'",
         ) from error
     mpl.rcParams["svg.hashsalt"] = "recompute"
+    mpl.rcParams["svg.fonttype"] = (
+        "none"  # text stays text: it can be searched, read aloud and copied
+    )
     return NewFigure(figsize=(width, height), layout="constrained")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recompute.report.page import new_figure, page, preformatted, svg
-from recompute.report.plan_text import plan_text
+from recompute.report.page import assumption_section, new_figure, page, preformatted, svg
+from recompute.report.plan_text import command_of, plan_text
 from recompute.search.reserved import allocator_of
 from recompute.units import GIB, format_gib
 
@@ -21,10 +21,11 @@ NAMES_SHOWN = 14
 def plan_page(plan: Plan) -> str:
     """Return the page of a plan."""
     return page(
-        f"Recompute plan for {plan.job.identity.path}",
+        command_of(plan),
         (
             ("Answer", preformatted(plan_text(plan))),
             ("Peak against step time", pareto_svg(plan)),
+            assumption_section(plan.assumptions),
         ),
     )
 

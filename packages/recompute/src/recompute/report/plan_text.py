@@ -10,13 +10,13 @@ from recompute.report.text import (
     bullets,
     corrections_of,
     gib,
+    job_words,
     notices,
     pasted,
     percent,
     signed_gib,
     table,
 )
-from recompute.rules.edits import overrides_of, value_of
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
@@ -142,7 +142,7 @@ def _paste_per_layer(plan: Plan) -> str:
         (
             "paste",
             "  save the plan:",
-            f"    {_command(plan)} --per-layer --json > plan.json",
+            f"    {command_of(plan)} --per-layer --json > plan.json",
             "  call in the training script, after the model is built and before its first step:",
             "    import json, recompute.megatron",
             '    recompute.megatron.apply(model, json.load(open("plan.json")))',
@@ -151,15 +151,10 @@ def _paste_per_layer(plan: Plan) -> str:
     )
 
 
-def _command(plan: Plan) -> str:
+def command_of(plan: Plan) -> str:
     """Return the command that gives this plan again, as far as the job remembers it."""
     job, budget = plan.job, plan.budget
-    given = {
-        name: value_of(job, name)
-        for name, where in job.given.items()
-        if where == "override" and "." in name
-    }
-    words = ["recompute plan", job.identity.path, *overrides_of(given)]
+    words = ["recompute plan", *job_words(job)]
     if budget.compared is Compared.ALLOCATED:
         words.append(f"--budget {budget.limit_bytes}")
         words += [f"--margin {budget.margin_bytes}"] if budget.margin_bytes else []

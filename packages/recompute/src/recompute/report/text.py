@@ -8,6 +8,7 @@ from typing import Final
 from recompute.config.normalize import GPU_COUNT
 from recompute.config.provider import UNKNOWN_PROVIDER
 from recompute.config.schema import Assumption, JobConfig
+from recompute.rules.edits import overrides_of, value_of
 from recompute.units import GIB
 
 
@@ -68,6 +69,16 @@ def bullets(lines: Iterable[str]) -> str:
 
 SHORT: Final = 160
 """Characters up to which an assumption stands in the text itself."""
+
+
+def job_words(job: JobConfig) -> tuple[str, ...]:
+    """Return the path of a job and its overrides, as on a command line."""
+    given = {
+        name: value_of(job, name)
+        for name, where in job.given.items()
+        if where == "override" and "." in name
+    }
+    return (job.identity.path, *overrides_of(given))
 
 
 def pasted(overrides: Sequence[str], job: JobConfig | None) -> tuple[str, ...]:

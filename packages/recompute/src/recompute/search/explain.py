@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from recompute.config.choice import LABELS, NO_RECOMPUTE, RecomputeChoice, choice_of, selective
+from recompute.config.choice import (
+    LABELS,
+    NO_RECOMPUTE,
+    RecomputeChoice,
+    choice_of,
+    full,
+    selective,
+)
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
 from recompute.config.normalize import normalize, revision_of
 from recompute.config.require import EXPLAIN, require_complete
@@ -72,6 +79,8 @@ class Explanation:
     rank: int | None
     """The global rank that was asked for."""
     assumptions: tuple[Assumption, ...]
+    full: LabelEffect | None = None
+    """Every layer recomputed as a whole, one at a time, to hold the labels against."""
 
     @property
     def shown(self) -> tuple[RankPeak, ...]:
@@ -125,6 +134,7 @@ def explain(
         labels=labels,
         rank=rank,
         assumptions=(*acted.assumptions, *prediction.assumptions, rated),
+        full=_full(job, predictor, control, cost, revision),
     )
 
 
@@ -165,6 +175,18 @@ def _effects(
             continue
         found.append(_effect(label, count, predictor.predict(choice), control, cost))
     return tuple(found)
+
+
+def _full(
+    job: JobConfig, predictor: Predicts, control: Prediction, cost: CostModel, revision: Revision
+) -> LabelEffect | None:
+    """Predict ``full/uniform/1``, where it is legal."""
+    choice = full("uniform", 1)
+    if not is_legal(job, choice, revision, known_errors(job, revision)):
+        return None
+    layers = sum(len(chunk.layers) for stage in predictor.stages for chunk in stage.chunks)
+    effect = _effect(choice.label(), layers, predictor.predict(choice), control, cost)
+    return replace(effect, note="for comparison: whole layers, one at a time")
 
 
 def _with_sensitivity(
