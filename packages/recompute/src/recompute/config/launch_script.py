@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from recompute.config.shell_expand import Variables
@@ -25,6 +25,7 @@ _PER_NODE: Final = frozenset(
     ("--nproc_per_node", "--nproc-per-node", "--ntasks-per-node", "--gpus-per-node")
 )
 _TASKS: Final = frozenset(("-np", "-n", "--ntasks"))
+_FLAG: Final = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 MAX_NESTING: Final = 4
 
 
@@ -84,6 +85,8 @@ class _Reader:
         self.launcher: list[str] = []
         self.score = 0
         self.words = 0
+        self.flag_lines: dict[str, int] = {}
+        """Flag inside a variable's text -> the line on which it stands there; the last one counts."""
         self.bare: list[Token] = []
         """Arguments that stand alone, without a program before them."""
         self.branches: list[bool | None] = []
@@ -118,7 +121,7 @@ class _Reader:
             if array is not None:
                 self._assign_array(match[1], match[2], array)
                 return
-            self._assign(match[1], match[2], match[3])
+            self._assign(match[1], match[2], match[3], raw[0].line)
             if len(raw) > 1:
                 # NAME=value before a command is part of the command's environment.
                 self.result.environment[match[1]] = self.variables.text[match[1]]
@@ -137,12 +140,20 @@ class _Reader:
             self.result.notes.append(text)
 
     def _expand(self, token: Token) -> list[Token]:
-        words = self.variables.expand(token)
+        words = [self._placed(word, token) for word in self.variables.expand(token)]
         if len(words) == 1 and words[0].text == f"\ue000{unknown_name(words[0].text)}\ue001":
             name = unknown_name(words[0].text) or ""
             if not token.text.startswith(('"', "'")) and name[:1].isalpha():
                 self.note(f"${name} is not set in the script; read as empty")
         return words
+
+    def _placed(self, word: Token, token: Token) -> Token:
+        """Return a word with the line on which its flag stands in a variable, if it came out of one."""
+        flag = word.text.partition("=")[0]
+        if word.line != token.line or "$" not in token.text or flag in token.text:
+            return word
+        line = self.flag_lines.get(flag)
+        return word if line is None else replace(word, line=line)
 
     def _control(self, raw: list[Token]) -> list[Token]:
         """Follow if, elif, else and fi; return what is left of the command."""
@@ -186,12 +197,15 @@ class _Reader:
         for token in raw:
             match = _ASSIGN.fullmatch(token.text)
             if match is not None:
-                self._assign(match[1], match[2], match[3])
+                self._assign(match[1], match[2], match[3], token.line)
             name = match[1] if match is not None else token.text
             if is_export and name in self.variables.text:
                 self.result.environment[name] = self.variables.text[name]
 
-    def _assign(self, name: str, operator: str, raw: str) -> None:
+    def _assign(self, name: str, operator: str, raw: str, line: int) -> None:
+        for offset, text in enumerate(raw.split("\n")):
+            for flag in _FLAG.findall(text):
+                self.flag_lines[flag] = line + offset
         value = self.variables.value(raw)
         base = self.variables.text.get(name, "") if operator == "+=" else ""
         self.variables.text[name] = base + value
