@@ -14,7 +14,9 @@ from recompute.cli.main import COMMANDS
 from recompute.config.gpus import gpu_names
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "cli.md"
-SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+SECTIONS = dict(
+    re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+)
 
 
 def test_every_command_has_a_section_in_the_order_of_help() -> None:
