@@ -121,6 +121,14 @@ def test_the_example_script_reads_back_from_arguments() -> None:
     assert normalize(load("-", stdin=text.encode())).model == job.model
 
 
+def test_an_empty_list_is_written_for_megatron_lm_as_no_granularity() -> None:
+    empty = ("model.recompute_granularity=selective", "model.recompute_modules=[]")
+    job = load(str(EXAMPLES / "llama3-8b.yaml"), *empty)
+    text = megatron_arguments(job)
+    assert "recompute" not in text
+    assert choice_of(load("-", stdin=text.encode())) == choice_of(job) == NO_RECOMPUTE
+
+
 def test_recipes_read_back() -> None:
     for name in recipe_names()[::29]:
         if "partial_cg_dev" in name:

@@ -7,6 +7,7 @@ can say is listed in comments, found by reading the result back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from recompute.config.build import build
@@ -57,6 +58,7 @@ def megatron_arguments(job: JobConfig) -> str:
     Args:
         job: As loaded or normalized.
     """
+    job = _without_empty_list(job)
     flags = list(_special(job))
     base = _read(flags, job)
     for section in SECTIONS:
@@ -71,6 +73,15 @@ def megatron_arguments(job: JobConfig) -> str:
     flags = list(dict.fromkeys(flags))
     lines = [*flags, *(f"# no flag: {text}" for text in _unsaid(job, _read(flags, job)))]
     return "\n".join(lines) + "\n"
+
+
+def _without_empty_list(job: JobConfig) -> JobConfig:
+    """Say no recompute as arguments can: without a granularity, since no flag holds an empty list."""
+    model = job.model
+    if model.recompute_granularity != "selective" or model.recompute_modules != ():
+        return job
+    off = replace(model, recompute_granularity=None, recompute_modules=None)
+    return replace(job, model=off)
 
 
 def _read(flags: list[str], job: JobConfig) -> JobConfig:
