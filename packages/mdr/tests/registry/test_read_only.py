@@ -36,6 +36,7 @@ def everything(folder: Path) -> dict[str, int]:
     return {
         path.relative_to(folder).as_posix(): path.stat().st_mtime_ns
         for path in sorted(folder.rglob("*"))
+        if path.suffix not in {".sqlite-shm", ".sqlite-wal"}  # of connections not yet collected
     }
 
 

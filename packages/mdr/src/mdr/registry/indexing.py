@@ -7,6 +7,7 @@ there is something to read.
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from mdr.source.opening import current_head
 from mdr.store.quick import Known, known_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mdr.artifact.types import Skipped
     from mdr.registry.stores import Stores
@@ -97,15 +98,15 @@ def index_source(
 
 
 def _known(settings: Settings, location: Location) -> Known:
-    stores = _open(settings)
-    row = stores.index.source(location.host, location.repository)
-    assert row is not None
-    return Known(
-        source=row,
-        totals=stores.index.totals(row.id),
-        skipped=stores.index.skipped(row.id),
-        graded=not stores.index.ungraded(row.id, newest.LATEST),
-    )
+    with _opened(settings) as stores:
+        row = stores.index.source(location.host, location.repository)
+        assert row is not None
+        return Known(
+            source=row,
+            totals=stores.index.totals(row.id),
+            skipped=stores.index.skipped(row.id),
+            graded=not stores.index.ungraded(row.id, newest.LATEST),
+        )
 
 
 def _quick(location: Location, settings: Settings) -> Known | None:
@@ -116,27 +117,35 @@ def _regrade(settings: Settings, known: Known, progress: Progress) -> tuple[str,
     """Grade by a ruleset that is newer than the last indexing."""
     from mdr.registry.regrading import regrade
 
-    lost = regrade(_open(settings), known.source, newest.LATEST, settings, progress)
+    with _opened(settings) as stores:
+        lost = regrade(stores, known.source, newest.LATEST, settings, progress)
     if not lost:
         return ()
     files = "1 file" if lost == 1 else f"{lost:,} files"
     return (f"{files} without a grade by {newest.LATEST}: bytes lost; run mdr fsck --repair",)
 
 
-def _open(settings: Settings) -> Stores:
+@contextmanager
+def _opened(settings: Settings) -> Iterator[Stores]:
+    """Open the data folder and close its connections at the end, not when they are collected."""
     from mdr.registry.stores import open_stores
 
     stores = open_stores(settings, create=True)
     assert stores is not None
-    return stores
+    try:
+        yield stores
+    finally:
+        stores.index.engine.dispose()
 
 
 def _index_changed(location: Location, head: Head, settings: Settings, progress: Progress) -> int:
     """Index under the lock of the repository, unless another process just did."""
     from mdr.registry.stores import source_lock
 
-    stores = _open(settings)
-    with source_lock(settings.data, location.host, location.repository):
+    with (
+        _opened(settings) as stores,
+        source_lock(settings.data, location.host, location.repository),
+    ):
         known = stores.index.source(location.host, location.repository)
         if known is not None and known.head == head.commit:
             return 0
@@ -161,5 +170,5 @@ def _save_words(settings: Settings, location: Location, words: HostWords) -> Non
     from mdr.store.engine import writing
     from mdr.store.recording import save_words
 
-    with writing(_open(settings).index.engine) as connection:
+    with _opened(settings) as stores, writing(stores.index.engine) as connection:
         save_words(connection, location.host, location.repository, words)
