@@ -127,7 +127,9 @@ def _other_levers(answer: Plan) -> tuple[NextAction, ...]:
         if not lever.fits and lever.then is None:
             continue
         left = "" if lever.then is None or lever.fits else f", with {lever.then.choice.label()}"
-        text = f"{lever.change}: predicted to change the peak by {format_gib(lever.peak_delta_bytes)}"
+        text = (
+            f"{lever.change}: predicted to change the peak by {format_gib(lever.peak_delta_bytes)}"
+        )
         found.append(NextAction(action=text + left, overrides=lever.overrides, why=lever.why))
     return tuple(found[:LEVERS_SHOWN])
 

@@ -343,3 +343,13 @@ def _count(given: int | tuple[bool, ...] | None, total: int, *, every: bool) -> 
     if isinstance(given, int) and given > 0:
         return -(-total // given) if every else total - total // given
     return 0
+
+
+def replays_fused_attention(case: Case) -> bool:
+    """Tell whether core attention is recomputed although a fused kernel keeps no score matrix."""
+    return (
+        "core_attn" in case.labels
+        and case.layers.attention > 0
+        and case.model.transformer_impl == "transformer_engine"
+        and case.model.attention_backend not in {"unfused", "local"}
+    )

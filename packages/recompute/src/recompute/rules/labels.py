@@ -10,7 +10,7 @@ from recompute.rules.allowed import (
     label_since,
     nearest_label,
 )
-from recompute.rules.case import GDN_VARIANTS, Case, names_of
+from recompute.rules.case import GDN_VARIANTS, Case, names_of, replays_fused_attention
 from recompute.rules.edits import drop, ordered, put
 from recompute.rules.types import (
     Edit,
@@ -48,16 +48,6 @@ def _spelled(case: Case) -> str | None:
         return given
     names = names_of(given)
     return "".join(names) if len(names) > 1 and all(len(name) == 1 for name in names) else None
-
-
-def _replays_fused_attention(case: Case) -> bool:
-    """Tell whether core attention is recomputed although a fused kernel keeps no score matrix."""
-    return (
-        "core_attn" in case.labels
-        and case.layers.attention > 0
-        and case.model.transformer_impl == "transformer_engine"
-        and case.model.attention_backend not in {"unfused", "local"}
-    )
 
 
 def _known(case: Case) -> Edit:
@@ -191,7 +181,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="selective without a list recomputes core_attn",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=lambda c: c.model.recompute_modules is None and not _replays_fused_attention(c),
+        when=lambda c: c.model.recompute_modules is None and not replays_fused_attention(c),
         message="recompute_modules is not set, so Megatron fills in [core_attn]; write the list out, "
         "and [] for no recompute",
         fields=("model.recompute_modules",),
@@ -223,7 +213,7 @@ RULES: Final[tuple[Rule, ...]] = (
         title="core_attn with fused attention: replays attention and saves next to nothing",
         revisions=since("0.12"),
         gate="declared-selective",
-        when=_replays_fused_attention,
+        when=replays_fused_attention,
         detail=lambda c: (
             "recompute_modules is not set, which Megatron reads as [core_attn]; "
             if c.model.recompute_modules is None
