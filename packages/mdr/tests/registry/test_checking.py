@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,7 +91,7 @@ def test_leftovers_are_removed_by_repair_only(settings: Settings) -> None:
 
 
 def test_a_changed_manifest_and_a_lost_one_are_named(settings: Settings) -> None:
-    with sqlite3.connect(settings.data / "index.sqlite") as connection:
+    with closing(sqlite3.connect(settings.data / "index.sqlite")) as connection, connection:
         connection.execute("UPDATE manifests SET body = body || 'x'")
     done = check(settings, repair=True)
     assert {each.problem for each in done.problems} == {"manifest-corrupt", "manifest-missing"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,7 +158,7 @@ def test_lookup_ignores_case_and_display_keeps_it(engine: Engine) -> None:
 
 def test_a_manifest_that_was_changed_is_noticed(engine: Engine, tmp_path: Path) -> None:
     write(engine, version("1", 0))
-    with sqlite3.connect(tmp_path / "index.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
         connection.execute("UPDATE manifests SET body = 'x'")
     with pytest.raises(IntegrityError) as caught:
         Index(engine).manifest(sha256(b""))
@@ -189,7 +190,7 @@ def test_the_quick_answer_is_the_index_s_answer(engine: Engine, tmp_path: Path) 
 
 def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path) -> None:
     engine.dispose()
-    with sqlite3.connect(tmp_path / "index.sqlite") as connection:
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StoreError) as caught:
         open_database(tmp_path, create=False)

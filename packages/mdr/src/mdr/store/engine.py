@@ -99,8 +99,20 @@ def _sqlite(path: Path, *, read_only: bool) -> Engine:
     if not read_only:
         settings += ["journal_mode=WAL", "synchronous=FULL"]
 
+    class SelfClosing(sqlite3.Connection):
+        """Closes when collected: a pool that goes with its engine closes nothing itself."""
+
+        def __del__(self) -> None:
+            self.close()
+
     def connect() -> sqlite3.Connection:
-        return sqlite3.connect(address, timeout=BUSY_SECONDS, uri=True, check_same_thread=False)
+        return sqlite3.connect(
+            address,
+            timeout=BUSY_SECONDS,
+            uri=True,
+            check_same_thread=False,
+            factory=SelfClosing,
+        )
 
     engine = create_engine(
         URL.create("sqlite+pysqlite", database=str(path)), creator=connect, hide_parameters=True
