@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,24 +19,6 @@ EXAMPLES = {
     "ray-colocated-engine.log": ("other_process", "forward", None),
     "healthy.log": ("not_oom", "unknown", None),
 }
-
-
-def commands() -> list[str]:
-    return [
-        line[2:]
-        for line in HOW_TO.read_text(encoding="utf-8").splitlines()
-        if line.startswith("$ recompute")
-    ]
-
-
-@pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_how_to_runs(line: str) -> None:
-    words = shlex.split(line)
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
 
 
 def test_every_example_log_is_known_and_shown() -> None:
