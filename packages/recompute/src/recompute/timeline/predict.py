@@ -104,14 +104,12 @@ class Predictor:
         replays: dict[object, Replay] = {}
         ranks = []
         for stage in self.stages:
-            parts = []
-            for chunk in stage.chunks:
-                key = self._signature(chunk, stage, choice)
+            signature = tuple(self._signature(chunk, stage, choice) for chunk in stage.chunks)
+            for key, chunk in zip(signature, stage.chunks, strict=True):
                 if key not in chunks:
                     units = self._units(book, chunk, stage, choice)
                     chunks[key] = (units, chunk_peak(units, self._queue))
-                parts.append(chunks[key])
-            signature = tuple(self._signature(c, stage, choice) for c in stage.chunks)
+            parts = [chunks[key] for key in signature]
             if signature not in replays:
                 replays[signature] = total([(book.stage_replay(stage, choice), self.microbatches)])
             ranks.append(self._rank(stage, parts, replays[signature], composition=composition))

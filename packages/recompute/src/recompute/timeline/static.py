@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, OptimizerConfig
 from recompute.config.versions import transformer_engine_at_least
-from recompute.model.shape import DTYPE_BYTES, activation_dtype
+from recompute.model.shape import DTYPE_BYTES, activation_dtype, head_dim
 from recompute.model.tape import Op, OpClass
 from recompute.timeline.sharded import main_gradient_bytes, sharding_of
 from recompute.timeline.types import StaticBytes
@@ -234,9 +234,7 @@ def _moment_copies(job: JobConfig, parameters: int) -> int:
 def _other(job: JobConfig) -> int:
     """Workspaces, the cached rotary table and the input batch."""
     workspaces = CUBLAS_WORKSPACE * (3 if job.model.transformer_impl != "local" else 1)
-    head = job.model.kv_channels or job.model.hidden_size // job.model.num_attention_heads
-    rotary = (
-        job.seq_length * head * 4 if job.model.position_embedding_type != "learned_absolute" else 0
-    )
+    rotates = job.model.position_embedding_type != "learned_absolute"
+    rotary = job.seq_length * head_dim(job.model) * 4 if rotates else 0
     tokens = job.seq_length * job.micro_batch_size // job.model.context_parallel_size
     return workspaces + rotary + tokens * BATCH_BYTES_PER_TOKEN
