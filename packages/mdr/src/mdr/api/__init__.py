@@ -1,0 +1,1 @@
+"""The HTTP interface: the documents of the contract, problems, writes with tokens."""

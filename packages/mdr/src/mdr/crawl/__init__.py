@@ -1,0 +1,1 @@
+"""Sources indexed again on a schedule, by workers that may die at any moment."""

@@ -1,0 +1,1 @@
+"""The same documents as read-only tools for agents."""

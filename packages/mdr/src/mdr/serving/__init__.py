@@ -1,0 +1,1 @@
+"""The service as one ASGI application: routes mounted, limits, headers, logs, metrics, start and stop."""

@@ -1,0 +1,1 @@
+"""Pages, badges and feeds for people, from the same documents that the API answers."""
