@@ -346,9 +346,17 @@ MODEL_ARGS = """\
     """
 
 
-def test_model_args_yaml() -> None:
-    text = MODEL_ARGS.replace('"[moe_act layernorm]"', "moe_act layernorm")
-    job = read(text)
+@pytest.mark.parametrize(
+    "labels",
+    [
+        '"[moe_act layernorm]"',
+        "moe_act layernorm",
+        "[moe_act, layernorm]",
+        '" [moe_act layernorm] "',
+    ],
+)
+def test_model_args_yaml(labels: str) -> None:
+    job = read(MODEL_ARGS.replace('"[moe_act layernorm]"', labels))
     assert job.identity.format == "megatron-model-args"
     assert job.identity.entry_point == "megatron-lm"
     assert job.model.recompute_modules == ("moe_act", "layernorm")

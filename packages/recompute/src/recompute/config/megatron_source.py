@@ -15,6 +15,7 @@ from recompute.config.yaml_source import YamlDocument
 from recompute.errors import ConfigError
 
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_LIST: Final = re.compile(r"^\s*\[([^\]]+)\]\s*$")
 
 
 def read_script(text: str, path: str) -> Draft:
@@ -71,4 +72,5 @@ def _words(flag: str, value: Any) -> list[str]:
     # The test runner fills in ${NAME}; here it is a value from outside.
     text = _VARIABLE.sub(lambda match: unknown(match[1]), str(value))
     takes_many = row is not None and row[1] not in (0, 1)
-    return [flag, *(text.split() if takes_many else [text.strip()])]
+    # The runner also takes the brackets off a value that is wrapped in them (_run_training.sh).
+    return [flag, *(_LIST.sub(r"\1", text).split() if takes_many else [text.strip()])]
