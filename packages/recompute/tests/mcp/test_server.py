@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,22 @@ OOM = (
     "capacity of 79.11 GiB of which 70.00 GiB is free. Of the allocated memory 4.00 GiB is allocated "
     "by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
 )
+
+
+LEDGER = Path(__file__).parents[4] / "examples" / "ledger"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_measured_candidates_are_compared_as_by_the_command(tmp_path: Path) -> None:
+    calls = [("compare", {"ledger": str(path)}) for path in (LEDGER, tmp_path, "-")]
+    _, (compared, empty, stdin) = asyncio.run(_talk(calls))
+    done = subprocess.run(
+        [sys.executable, "-m", "recompute", "compare", str(LEDGER), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    assert compared == json.loads(done.stdout)
+    assert (empty["code"], stdin["code"]) == ("not-a-ledger", "no-stdin")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -216,6 +216,13 @@ def test_the_example_ledger_of_an_h200(tmp_path: Path) -> None:
     assert "<script" not in html
 
 
+def test_a_page_that_cannot_be_written_is_one_error_document(tmp_path: Path) -> None:
+    done = run(str(EXAMPLE), "--json", "--html", str(tmp_path / "absent" / "page.html"))
+    assert done.returncode == 3
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["code"]) == ("recompute.error/1", "cannot-write")
+
+
 def test_a_table_for_a_pull_request() -> None:
     done = run(str(EXAMPLE), "--format", "markdown")
     lines = done.stdout.splitlines()

@@ -1,6 +1,6 @@
 """The server that agents speak to: every command is one tool that returns the command's document.
 
-Tools read job files that they are named and nothing else; they write nothing and start nothing. An error
+Tools read job files, logs and ledgers that they are named and nothing else; they write nothing and start nothing. An error
 is the document ``recompute.error/1``, so that an agent sees code and hint instead of a traceback.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 INSTRUCTIONS: Final = (
     "Activation recompute for Megatron Core and Megatron Bridge. Check a job before you change or "
     "launch it: check names what fails or does nothing on the exact revision, and the overrides to "
-    "paste. explain says where the peak is, plan which choice is the cheapest that fits, diagnose why "
-    "a run went out of memory. Always write recompute_modules out: null means core_attn, [] means no recompute."
+    "paste. explain says where the peak is, plan which choice is the cheapest that fits, compare what "
+    "measured runs of the candidates say, diagnose why a run went out of memory. Always write recompute_modules out: null means core_attn, [] means no recompute."
 )
 
 Document = dict[str, Any]
@@ -194,11 +194,29 @@ def diagnose(files: list[str], job: str | None = None, mcore: str | None = None)
     )
 
 
+def compare(ledger: str, allow_differences: bool = False) -> Document:
+    """Hold the measured candidates of a ledger against their control.
+
+    Args:
+        ledger: Path of a folder that recompute measure or MemoryProbe wrote.
+        allow_differences: Compare runs that differ in more than the recompute choice; differences are named.
+
+    Returns:
+        The document recompute.compare/1: control, noise_floor, candidates with verdict, peak_delta_bytes,
+        step_time_overhead with its interval, prediction_error; passes says whether any candidate does.
+    """
+    from recompute.report.compare_document import compare_document
+    from recompute.report.compare_run import compare_ledger
+
+    return compare_document(compare_ledger(_named(ledger), allow_differences=allow_differences))
+
+
 TOOLS: Final[Mapping[str, Tool]] = {
     "show": show,
     "check": check,
     "explain": explain,
     "plan": plan,
+    "compare": compare,
     "diagnose": diagnose,
     "rules": rules,
     "rules_diff": rules_diff,
