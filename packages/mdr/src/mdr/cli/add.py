@@ -113,7 +113,7 @@ def _describe(candidate: Candidate, *, as_json: bool) -> None:
 
 def _describe_folder(candidate: Candidate) -> None:
     """Show the audit of the folder and the specification, apart from the grade of the one file."""
-    from mdr.install.capability import programs
+    from mdr.registry.capability import programs
 
     document = candidate.audit_document()
     bundle, spec = document["bundle"], document["spec"]

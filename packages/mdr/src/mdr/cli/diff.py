@@ -11,9 +11,9 @@ from mdr.cli.options import json_option, place_options, print_document, say, tal
 from mdr.errors import UsageError
 
 if TYPE_CHECKING:
-    from mdr.install.compare import Comparison
     from mdr.install.workspace import Workspace
     from mdr.reference.types import Reference
+    from mdr.registry.compare import Comparison
     from mdr.registry.interface import Registry
     from mdr.settings import Settings
 
@@ -44,8 +44,8 @@ def command(
 
     Without B: with the latest. Without A: the version in mdr.lock. REF@A REF@B is taken too.
     """
-    from mdr.install.compare import compare_references
     from mdr.install.workspace import open_workspace
+    from mdr.registry.compare import compare_references
 
     workspace = open_workspace(replace(settings, index_on_demand=not no_index))
     registry = workspace.registry()

@@ -11,12 +11,12 @@ from mdr.digest import sha256
 from mdr.errors import LockError, MdrError, Refusal
 from mdr.install.agents import AGENTS
 from mdr.install.candidate import entry_from, with_entry
-from mdr.install.compare import verified_blob
 from mdr.install.destination import relative_place
 from mdr.install.foreign import Foreign, base_folder, read_foreign
 from mdr.install.judge import graded, judge
 from mdr.install.lock import Pin, Scope, Target
 from mdr.reference.types import Latest, Reference
+from mdr.registry.compare import verified_blob
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from mdr.errors import BadReference, PolicyError, Refusal
 from mdr.install.candidate import entry_from, reference_to, with_entry
-from mdr.install.capability import gained
-from mdr.install.compare import Comparison, compare_resolved
 from mdr.install.installer import Report, Request, install
 from mdr.install.judge import graded, judge, regrade
 from mdr.install.lock import Pin
 from mdr.install.outdated import Newer, locked_version, newer
 from mdr.install.policy import check_grade, check_license, check_owner
 from mdr.reference.types import Label
+from mdr.registry.capability import gained
+from mdr.registry.compare import Comparison, compare_resolved
 from mdr.registry.documents import version_document
 from mdr.registry.interface import Resolved
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mdr.audit.types import SemanticDiff
     from mdr.digest import Sha256
-    from mdr.install.lines import FileChange
+    from mdr.registry.lines import FileChange
     from mdr.version.types import FileEntry
 
 TEXT_SUFFIXES: Final = (".md", ".mdc", ".markdown", ".txt", ".rst")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mdr.artifact.license import declared_license
 from mdr.digest import sha256
 from mdr.errors import BadReference, IntegrityError, SourceError
-from mdr.install.lines import FileChange, counted_lines, unified_lines
 from mdr.registry.documents import artifact_document, version_document
+from mdr.registry.lines import FileChange, counted_lines, unified_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,7 +92,7 @@ def compare_resolved(
         read: Gives checked bytes; those of both named files must be at hand.
     """
     from mdr.audit.semantics import semantic_diff, semantics
-    from mdr.install.capability import programs
+    from mdr.registry.capability import programs
 
     before, after = read(old.version.sha256), read(new.version.sha256)
     assert before is not None
