@@ -41,12 +41,10 @@ def command(
 ) -> int:
     """Find artifacts by words; without words, list what the registry holds."""
     from mdr.registry import open_registry
-    from mdr.registry.local import LocalRegistry
     from mdr.registry.searching import search_document
     from mdr.store.search import Query
 
     registry = open_registry(settings)
-    assert isinstance(registry, LocalRegistry)
     query = Query(
         words=" ".join(words),
         kind=kind,

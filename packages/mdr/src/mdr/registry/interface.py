@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mdr.artifact.types import Artifact
 from mdr.digest import Sha256
 from mdr.reference.types import Reference
 from mdr.version.types import FileEntry, Version
+
+if TYPE_CHECKING:
+    from mdr.store.search import Page, Query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,4 +69,12 @@ class Registry(Protocol):
 
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
         """Return, for each hash of a named file, the versions that have exactly these bytes."""
+        ...
+
+    def search(self, query: Query) -> Page:
+        """Find artifacts by words and facets.
+
+        Raises:
+            mdr.errors.UsageError: bad-cursor.
+        """
         ...

@@ -49,9 +49,10 @@ def settings_for(settings: Settings) -> Settings:
 class LocalRegistry:
     """Implements :class:`mdr.registry.interface.Registry` over blob store and index."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
+        """Take stores that a server holds open already, or open them on first use."""
         self._settings = settings
-        self._opened: Stores | None = None
+        self._opened = stores
 
     def resolve(self, reference: Reference) -> Resolved:
         """Return the exact version a reference means.
