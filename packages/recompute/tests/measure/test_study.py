@@ -192,6 +192,51 @@ def _told(out: Path) -> dict[str, Any]:
     }
 
 
+WAITS = """
+import sys
+from recompute.megatron import trainer
+trainer.LOADED_AHEAD = ()
+trainer._wait_for_turn()
+open(sys.argv[1], "w").write("ran")
+"""
+
+
+def _gated(out: Path) -> Any:
+    from recompute.measure import launch
+
+    command = [sys.executable, "-c", WAITS, str(out / "ran.txt")]
+    return launch.start_process(str(out), "x", command, {}, gated=True)
+
+
+def test_a_run_started_ahead_waits_for_its_turn(tmp_path: Path) -> None:
+    from recompute.measure import launch
+
+    out = _begun(tmp_path / "l")
+    first, second = _gated(out), _gated(out)
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.process.wait(timeout=3)
+    assert not (out / "ran.txt").exists()
+    assert launch.wait_for(first, str(out), limit=60).code == 0
+    assert (out / "ran.txt").read_text() == "ran"
+    assert second.process.poll() is None
+    second.abandon()
+    assert second.process.poll() is not None
+
+
+def test_a_run_started_ahead_ends_with_its_launcher(tmp_path: Path) -> None:
+    out = _begun(tmp_path / "l")
+    started = _gated(out)
+    os.close(started.gate)  # as when the launcher is killed
+    assert started.process.wait(timeout=60) == 1
+    assert not (out / "ran.txt").exists()
+
+
+def test_ahead_is_for_the_built_in_trainer(tmp_path: Path, script: str) -> None:
+    done = measure(script, tmp_path / "l", "--candidates", "mlp", "--ahead", "2")
+    assert done.returncode == 2
+    assert "--ahead is for the built-in trainer" in done.stderr
+
+
 def test_a_hang_is_a_row(tmp_path: Path, script: str) -> None:
     out = tmp_path / "l"
     options = ("--candidates", "mlp", "--repeats", "1", "--limit", "5")

@@ -46,6 +46,14 @@ if TYPE_CHECKING:
 @click.option("--budget", metavar="SIZE", help="For --candidates plan.")
 @click.option("--gpu", metavar="NAME", help="For --candidates plan.")
 @click.option("--top", type=click.IntRange(min=1), default=4, show_default=True, metavar="N")
+@click.option(
+    "--ahead",
+    type=click.IntRange(min=0, max=16),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Start the processes of the next N runs early; they load everything and wait for their turn.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the runs and start none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(  # noqa: PLR0917 - click passes by name
@@ -65,6 +73,7 @@ def command(  # noqa: PLR0917 - click passes by name
     budget: str | None,
     gpu: str | None,
     top: int,
+    ahead: int,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -89,6 +98,8 @@ def command(  # noqa: PLR0917 - click passes by name
     chosen = Launcher(launcher or ("torchrun" if world > 1 else "local"))
     if chosen is Launcher.LOCAL and world > 1:
         raise click.UsageError(f"the job has {world} ranks: --launcher torchrun starts them")
+    if ahead and (entry or chosen is not Launcher.LOCAL):
+        raise click.UsageError("--ahead is for the built-in trainer in one local process")
     settings = Settings(
         out=out,
         launcher=chosen,
@@ -100,6 +111,7 @@ def command(  # noqa: PLR0917 - click passes by name
         repeat_all=repeat_all,
         limit_seconds=limit,
         seed=seed,
+        ahead=ahead,
     )
     if dry_run:
         for run in runs_of(choices, settings):

@@ -1,4 +1,4 @@
-"""Start one run in its own process group, with a time limit, and say how it ended. An edge module."""
+"""Start runs in process groups of their own, with a time limit, and say how they ended. An edge module."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ GRACE_SECONDS: Final = 10.0
 """From SIGTERM to SIGKILL."""
 RUNNING: Final = "running.json"
 TAIL_BYTES: Final = 4096
+GATE: Final = "RECOMPUTE_GATE"
+"""Environment variable with the number of an inherited pipe: a run that is started ahead reads it."""
 
 
 class Launcher(StrEnum):
@@ -60,23 +62,56 @@ def command_of(
     return [*elastic, *target]
 
 
-def run_process(
-    root: str, name: str, command: Sequence[str], environment: Mapping[str, str], *, limit: float
-) -> Ended:
-    """Run a command to its end, or to its time limit.
+@dataclass(slots=True, kw_only=True)
+class Started:
+    """A run whose processes are there; behind a gate, they wait for their turn."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    gate: int | None = None
+    """Write end of the pipe that the run waits at; closing it unopened ends the run."""
+
+    def open_gate(self) -> None:
+        """Say that it is the run's turn."""
+        if self.gate is not None:
+            with contextlib.suppress(OSError):  # it may have ended already
+                os.write(self.gate, b"1")
+            self._close()
+
+    def abandon(self) -> None:
+        """End a run whose turn never came."""
+        self._close()
+        _end(self.process)
+
+    def _close(self) -> None:
+        if self.gate is not None:
+            os.close(self.gate)
+            self.gate = None
+
+
+def start_process(
+    root: str,
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    gated: bool = False,
+) -> Started:
+    """Start a command in a process group of its own.
 
     Args:
         root: The ledger; output goes to ``logs/NAME.log`` in it.
         name: Names the log.
         command: As :func:`command_of` returns it.
         environment: Added to this process's own.
-        limit: Seconds.
+        gated: Have it wait, with everything loaded, until :meth:`Started.open_gate`.
 
     Raises:
         WorldError: ``launcher-failed``: the command cannot even be started.
     """
     log = Path(root, "logs", f"{name}.log")
-    began = time.monotonic()
+    inner, outer = os.pipe() if gated else (None, None)
+    told = {} if inner is None else {GATE: str(inner)}
     try:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as sink:
@@ -85,30 +120,58 @@ def run_process(
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **told},
                 start_new_session=True,
+                pass_fds=() if inner is None else (inner,),
             )
     except OSError as error:
+        if outer is not None:
+            os.close(outer)
         raise WorldError(
             "launcher-failed",
             f"cannot start {command[0]}: {error.strerror or error}",
             hint="--python names the interpreter that has torch and Megatron Core",
             data={"command": list(command)},
         ) from error
+    finally:
+        if inner is not None:
+            os.close(inner)
+    return Started(process=process, log=log, gate=outer)
+
+
+def wait_for(started: Started, root: str, *, limit: float) -> Ended:
+    """Let a run go, and wait for its end or its time limit.
+
+    Args:
+        started: As :func:`start_process` returns it.
+        root: The ledger.
+        limit: Seconds.
+    """
+    began = time.monotonic()
+    process = started.process
     running = Path(root, RUNNING)
     timed_out = False
     try:
         running.write_text(json.dumps({"pid": process.pid, "started": _started(process.pid)}))
+        started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
         timed_out = True
         code = _end(process)
     except BaseException:  # Ctrl-C, a full disk: leave nothing behind
-        _end(process)
+        started.abandon()
         raise
     _kill_group(process.pid, signal.SIGKILL)  # what a dead launcher left of its group
     running.unlink(missing_ok=True)
-    return Ended(code=code, timed_out=timed_out, seconds=time.monotonic() - began, tail=_tail(log))
+    seconds = time.monotonic() - began
+    return Ended(code=code, timed_out=timed_out, seconds=seconds, tail=_tail(started.log))
+
+
+def run_process(
+    root: str, name: str, command: Sequence[str], environment: Mapping[str, str], *, limit: float
+) -> Ended:
+    """Run a command to its end, or to its time limit; see :func:`start_process` and :func:`wait_for`."""
+    return wait_for(start_process(root, name, command, environment), root, limit=limit)
 
 
 def end_leftovers(root: str) -> bool:

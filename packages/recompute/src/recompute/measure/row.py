@@ -35,6 +35,8 @@ class PhaseBytes:
     reserved_peak_bytes: int | None
     device_peak_bytes: int | None = None
     """Highest use of the whole device that was seen, other processes included."""
+    allocated_end_bytes: int | None = None
+    """Highest allocation at the phase's end: after ``loss``, what forward has saved for backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class Row:
     """Bytes that every steady step left behind: 0 where allocation at the steps' ends is steady."""
     probe_seconds: float = 0.0
     """Time spent inside the probe."""
+    kernel_seconds: float | None = None
+    """How long the device was busy in one step that was profiled after the others."""
     message: str | None = None
 
     @property
@@ -192,16 +196,19 @@ def _phases(name: str, value: object) -> tuple[PhaseBytes, ...]:
         if not isinstance(item, dict):
             raise BadRowError(f"{name} must hold objects")
         phase = _text("phase", item.get("phase"))
-        sizes = {
-            size: _optional_int(size, item.get(size))
-            for size in ("allocated_peak_bytes", "reserved_peak_bytes", "device_peak_bytes")
-        }
+        sizes = {size: _optional_int(size, item.get(size)) for size in _SIZES}
         found.append(PhaseBytes(phase=phase, **sizes))
     if len({phase.phase for phase in found}) != len(found):
         raise BadRowError(f"{name} names a phase twice")
     return tuple(found)
 
 
+_SIZES: Final = (
+    "allocated_peak_bytes",
+    "reserved_peak_bytes",
+    "device_peak_bytes",
+    "allocated_end_bytes",
+)
 _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "id": _text,
     "candidate": _text,
@@ -229,5 +236,6 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "segments": _optional_int,
     "growth_bytes_per_step": _int,
     "probe_seconds": _seconds,
+    "kernel_seconds": lambda name, value: None if value is None else _seconds(name, value),
     "message": _optional_text,
 }

@@ -18,7 +18,15 @@ from recompute.config.override_writers import overrides_for
 from recompute.config.schema import JobConfig
 from recompute.errors import UnsupportedError
 from recompute.measure.candidate import text_of
-from recompute.measure.launch import Ended, Launcher, command_of, end_leftovers, run_process
+from recompute.measure.launch import (
+    Ended,
+    Launcher,
+    Started,
+    command_of,
+    end_leftovers,
+    start_process,
+    wait_for,
+)
 from recompute.measure.ledger import RowWriter, note_environment, read_ledger, write_manifest
 from recompute.measure.row import Outcome, Row
 from recompute.measure.workload import workload_of
@@ -42,6 +50,8 @@ class Settings:
     repeat_all: bool = False
     limit_seconds: float = 900.0
     seed: int = 0
+    ahead: int = 0
+    """Runs whose process is started while another still runs; they load everything and wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +112,67 @@ def run_study(
         path.write_text(json.dumps(workload, indent=1) + "\n", encoding="utf-8")
     if end_leftovers(settings.out):
         say("ended a run that an earlier recompute measure had left behind")
-    for run in runs_of(choices, settings):
-        held = _rows(settings.out, run)
-        if held and all(row.final for row in held) and _is_complete(held):
-            yield Done(run=run, rows=held, skipped=True)
-            continue
-        attempt = 1 + max((row.attempt for row in held), default=-1)
-        say(f"{run.name}: {text_of(run.choice)}")
-        told = _told(run, job, settings, attempt)
-        ended = _launch(run, told, settings, _world(job))
-        rows = _conclude(run, told, ended, settings, _world(job))
-        if seen := next((row.environment for row in rows if row.environment), None):
-            note_environment(settings.out, seen)
-        yield Done(run=run, rows=rows, skipped=False)
+    line = _Line(job, settings, runs_of(choices, settings))
+    try:
+        for run, held in line.runs:
+            if held is not None:
+                yield Done(run=run, rows=held, skipped=True)
+                continue
+            say(f"{run.name}: {text_of(run.choice)}")
+            told, ended = line.finish(run)
+            rows = _conclude(run, told, ended, settings, _world(job))
+            if seen := next((row.environment for row in rows if row.environment), None):
+                note_environment(settings.out, seen)
+            yield Done(run=run, rows=rows, skipped=False)
+    finally:
+        line.close()
+
+
+class _Line:
+    """The runs of a study in their order, those that come next already started where it is asked for."""
+
+    def __init__(self, job: JobConfig, settings: Settings, runs: Sequence[PlannedRun]) -> None:
+        self._job = job
+        self._settings = settings
+        self._world = _world(job)
+        self.runs = [(run, _ended_before(settings.out, run)) for run in runs]
+        """Every run, and its rows where it has ended before."""
+        self._waiting = [run for run, held in self.runs if held is None]
+        self._started: dict[str, tuple[dict[str, Any], Started]] = {}
+
+    def finish(self, run: PlannedRun) -> tuple[dict[str, Any], Ended]:
+        """Run one to its end; return what it was told, and how it ended."""
+        while self._waiting and len(self._started) <= self._settings.ahead:
+            after = self._waiting.pop(0)
+            self._started[after.name] = self._start(after)
+        told, started = self._started.pop(run.name)
+        return told, wait_for(started, self._settings.out, limit=self._settings.limit_seconds)
+
+    def close(self) -> None:
+        """End those whose turn never came."""
+        while self._started:
+            self._started.popitem()[1][1].abandon()
+
+    def _start(self, run: PlannedRun) -> tuple[dict[str, Any], Started]:
+        settings = self._settings
+        attempts = (row.attempt for row in _rows(settings.out, run))
+        told = _told(run, self._job, settings, 1 + max(attempts, default=-1))
+        command = command_of(
+            settings.launcher,
+            python=settings.python,
+            world=self._world,
+            entry=settings.entry,
+            overrides=told["overrides"],
+        )
+        name = f"{_file_name(run.name)}.{told['attempt']}"
+        variables = {RUN_VARIABLE: json.dumps(told)}
+        gated = settings.ahead > 0
+        return told, start_process(settings.out, name, command, variables, gated=gated)
+
+
+def _ended_before(root: str, run: PlannedRun) -> tuple[Row, ...] | None:
+    held = _rows(root, run)
+    return held if held and all(row.final for row in held) and _is_complete(held) else None
 
 
 def _run(choice: RecomputeChoice, repeat: int) -> PlannedRun:
@@ -144,19 +202,6 @@ def _told(run: PlannedRun, job: JobConfig, settings: Settings, attempt: int) -> 
         "steps": settings.steps,
         "seed": settings.seed,
     }
-
-
-def _launch(run: PlannedRun, told: dict[str, Any], settings: Settings, world: int) -> Ended:
-    command = command_of(
-        settings.launcher,
-        python=settings.python,
-        world=world,
-        entry=settings.entry,
-        overrides=told["overrides"],
-    )
-    name = f"{_file_name(run.name)}.{told['attempt']}"
-    variables = {RUN_VARIABLE: json.dumps(told)}
-    return run_process(settings.out, name, command, variables, limit=settings.limit_seconds)
 
 
 def _conclude(

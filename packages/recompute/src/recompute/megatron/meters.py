@@ -16,10 +16,11 @@ RESET_PEAK: Final = "5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Highest bytes since the last look."""
+    """Highest bytes since the last look, and those allocated at it."""
 
     allocated: int | None
     reserved: int | None
+    current: int | None = None
 
 
 class Meter(Protocol):
@@ -107,6 +108,7 @@ class CudaMeter:
         return Peaks(
             allocated=_higher(_peak(stats, "allocated_bytes"), carried.get("allocated_bytes")),
             reserved=_higher(_peak(stats, "reserved_bytes"), carried.get("reserved_bytes")),
+            current=stats.get("allocated_bytes", {}).get("all", {}).get("current"),
         )
 
     def allocated(self) -> int | None:

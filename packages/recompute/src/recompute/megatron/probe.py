@@ -228,6 +228,10 @@ class MemoryProbe:
                 self._device()
                 self._write(Outcome.CRASH, _GOING_ON, final=False)
 
+    def kernels_took(self, seconds: float | None) -> None:
+        """Take how long the device was busy in one step, where the loop has profiled one."""
+        self._record.kernel_seconds = seconds
+
     # --- as a callback of Megatron Bridge
 
     def on_train_start(self, context: Any) -> None:
@@ -267,8 +271,7 @@ class MemoryProbe:
                 self._record.optimizer_initialized = has_states(self._optimizer)
 
     def _look(self, phase: str) -> bool:
-        peaks = self._meter.take()
-        return self._record.saw(phase, peaks.allocated, peaks.reserved)
+        return self._record.saw(phase, self._meter.take())
 
     def _device(self) -> None:
         used = self._meter.device_used()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from recompute.measure.row import Outcome, PhaseBytes, Row
+from recompute.megatron.meters import Peaks
 
 GROWTH_STEPS: Final = 4
 """Steady steps in a row that must each leave something behind before it is called growth."""
@@ -36,6 +37,8 @@ class Record:
     meter: str
     warmup_steps: int
     peaks: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    kernel_seconds: float | None = None
     device_peak: int | None = None
     step_seconds: list[float] = field(default_factory=list)
     static_bytes: int | None = None
@@ -51,11 +54,13 @@ class Record:
     _grown: int = 0
     _least: int = 0
 
-    def saw(self, phase: str, allocated: int | None, reserved: int | None) -> bool:
-        """Take the peaks of a phase; say whether any is a new maximum."""
+    def saw(self, phase: str, peaks: Peaks) -> bool:
+        """Take the peaks of a phase and what it leaves; say whether a peak is a new maximum."""
         held = self.peaks.get(phase, (None, None))
-        new = (_higher(held[0], allocated), _higher(held[1], reserved))
+        new = (_higher(held[0], peaks.allocated), _higher(held[1], peaks.reserved))
         self.peaks[phase] = new
+        if peaks.current is not None:
+            self.ends[phase] = max(peaks.current, self.ends.get(phase, 0))
         return new != held
 
     def ended_step(self, allocated: int | None, *, steady: bool) -> None:
@@ -98,6 +103,7 @@ class Record:
                     allocated_peak_bytes=allocated,
                     reserved_peak_bytes=reserved,
                     device_peak_bytes=self.device_peak,
+                    allocated_end_bytes=self.ends.get(phase),
                 )
                 for phase, (allocated, reserved) in self.peaks.items()
             ),
@@ -112,6 +118,7 @@ class Record:
             segments=self.segments,
             growth_bytes_per_step=self.growth,
             probe_seconds=self.probe_seconds,
+            kernel_seconds=self.kernel_seconds,
             meter=self.meter,
             final=final,
             message=message,
