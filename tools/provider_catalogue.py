@@ -15,8 +15,10 @@ import json
 import sys
 from typing import Any
 
+from bridge_interpreter import CLASSES, Interpreter
+from bridge_source import ROOT, Object, Repository, Stuck
 from known_fields import BRIDGE, archive
-from recipe_catalogue import CLASSES, KNOWN, ROOT, Interpreter, Object, Repository, Stuck, plain
+from recipe_catalogue import KNOWN, plain
 from recompute.config.coerce import coerce
 from recompute.config.schema import ModelConfig
 from recompute.config.section_types import kinds
