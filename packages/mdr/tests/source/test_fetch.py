@@ -204,6 +204,7 @@ def test_git_connects_to_the_checked_address_and_asks_no_name_server(
     for name in ("https_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(addresses, "is_public", lambda _address: True)
+    monkeypatch.setattr(addresses, "is_ours", lambda _address: False)
     monkeypatch.setattr(
         fetch, "check_public", partial(addresses.check_public, resolver=lambda *_: ["127.0.0.1"])
     )

@@ -8,12 +8,14 @@ submodules, no other branches. Blobs above the file limit stay on the server whe
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mdr.errors import SourceError
 from mdr.source import git
-from mdr.source.addresses import check_public
+from mdr.source.addresses import Pins, check_public
+from mdr.source.limited import traced
 from mdr.source.locate import Location, Reach
 from mdr.source.types import Head
 
@@ -23,17 +25,29 @@ if TYPE_CHECKING:
 REF: Final = "refs/mdr/head"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """How one fetch is made."""
+
+    address: str
+    env: dict[str, str]
+    filters: bool
+    """Whether large blobs are asked to stay on the server."""
+
+
 def remote_head(location: Location, settings: Settings) -> Head:
     """Ask a remote or bundle where its default branch stands: one round trip, nothing fetched.
 
     Raises:
-        mdr.errors.SourceError: source-empty, git-failed, git-timeout.
+        mdr.errors.SourceError: source-empty, git-failed, git-timeout, rate-limited.
         mdr.errors.Refusal: private-address.
     """
-    env = _env(location, settings)
+    address, env = _call(location, settings)
     names = ["HEAD"] if location.reach is Reach.REMOTE else []
-    arguments = ["ls-remote", "--symref", "--quiet", "--end-of-options", location.address, *names]
-    out = git.run(arguments, env=env, timeout=min(120, settings.limits.fetch_timeout_seconds))
+    arguments = ["ls-remote", "--symref", "--quiet", "--end-of-options", address, *names]
+    timeout = min(120, settings.limits.fetch_timeout_seconds)
+    with traced(location, settings.data) as trace:
+        out = git.run(arguments, env={**env, **trace}, timeout=timeout)
     branch, refs = None, {}
     for line in out.decode("utf-8", "replace").splitlines():
         left, _, name = line.partition("\t")
@@ -70,24 +84,26 @@ def fetch(location: Location, mirror: Path, head: Head, settings: Settings) -> N
         settings: Limits and token.
 
     Raises:
-        mdr.errors.SourceError: source-too-large, git-failed, git-timeout.
+        mdr.errors.SourceError: source-too-large, git-failed, git-timeout, rate-limited.
     """
     limits = settings.limits
-    env = _env(location, settings)
+    address, env = _call(location, settings)
     if not (mirror / "HEAD").exists():
         _create(mirror, len(head.commit), limits)
     name = f"refs/heads/{head.branch}" if head.branch else "HEAD"
     refspec = f"+{head.commit if location.reach is Reach.REMOTE else name}:{REF}"
-    try:
-        _fetch(location, mirror, refspec, env, limits)
-    except SourceError as error:
-        # A server may not serve commits by name, or not filter; then its HEAD, unfiltered, is asked.
-        words = str(error.data.get("stderr", ""))
-        if error.code != "git-failed" or not any(
-            cue in words for cue in ("not our ref", "filter", "unadvertised")
-        ):
-            raise
-        _fetch(location, mirror, f"+HEAD:{REF}", env, limits, filtered=False)
+    with traced(location, settings.data) as trace:
+        call = _Call(address=address, env={**env, **trace}, filters=location.reach is Reach.REMOTE)
+        try:
+            _fetch(call, mirror, refspec, limits)
+        except SourceError as error:
+            # A server may not serve commits by name, or not filter; then its HEAD, unfiltered, is asked.
+            words = str(error.data.get("stderr", ""))
+            if error.code != "git-failed" or not any(
+                cue in words for cue in ("not our ref", "filter", "unadvertised")
+            ):
+                raise
+            _fetch(replace(call, filters=False), mirror, f"+HEAD:{REF}", limits)
     _check_count(mirror, limits)
 
 
@@ -117,34 +133,27 @@ def _create(mirror: Path, digits: int, limits: Limits) -> None:
     )
 
 
-def _fetch(
-    location: Location,
-    mirror: Path,
-    refspec: str,
-    env: dict[str, str],
-    limits: Limits,
-    *,
-    filtered: bool = True,
-) -> None:
-    use_filter = filtered and location.reach is Reach.REMOTE
-    partial = [f"--filter=blob:limit={limits.max_file_bytes + 1}"] if use_filter else []
+def _fetch(call: _Call, mirror: Path, refspec: str, limits: Limits) -> None:
+    partial = [f"--filter=blob:limit={limits.max_file_bytes + 1}"] if call.filters else []
     arguments = [
         *(f"--git-dir={mirror}", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules"),
         *("--no-auto-gc", "--no-write-fetch-head", "--update-head-ok", *partial),
-        *("--end-of-options", location.address, refspec),
+        *("--end-of-options", call.address, refspec),
     ]
     git.run(
         arguments,
-        env=env,
+        env=call.env,
         timeout=limits.fetch_timeout_seconds,
         max_file_bytes=limits.max_pack_bytes,
     )
 
 
-def _env(location: Location, settings: Settings) -> dict[str, str]:
+def _call(location: Location, settings: Settings) -> tuple[str, dict[str, str]]:
+    """Return the address to hand to git, and its environment: pinned, with a token for GitHub alone."""
     if location.reach is Reach.BUNDLE:
-        return git.environment(protocols=["file"])
-    config = {} if settings.allow_private else check_public(location)
+        return location.address, git.environment(protocols=["file"])
+    pins = Pins(address=location.address) if settings.allow_private else check_public(location)
+    config = dict(pins.config)
     if settings.github_token and location.is_github and location.server == location.host:
         import base64
 
@@ -152,7 +161,12 @@ def _env(location: Location, settings: Settings) -> dict[str, str]:
             "ascii"
         )
         config[f"http.https://{location.server}/.extraHeader"] = f"Authorization: Basic {secret}"
-    return git.environment(protocols=[location.scheme], config=config)
+    return pins.address, git.environment(
+        protocols=[location.scheme],
+        config=config,
+        ssh_options=pins.ssh_options,
+        variables=pins.variables,
+    )
 
 
 def _check_count(mirror: Path, limits: Limits) -> None:

@@ -5,6 +5,8 @@ What is closed, and how (git's own documentation names each setting):
 * system and global configuration, ``GIT_*`` variables of the caller: a fresh environment
 * hooks, file-system monitors, pagers, signature programs, credential helpers and prompts: ``-c``
 * protocols: ``GIT_ALLOW_PROTOCOL`` holds only what this one call needs, nothing while reading
+* other places: redirects, submodules, bundle URIs and alternates over HTTP (git follows those only where it
+  follows redirects) are off, and connections are pinned (:mod:`mdr.source.addresses`)
 * replace refs, grafts and commit-graph files, which could change what a commit's parent is
 * options smuggled in through names: every caller-given word comes after ``--end-of-options``
 * time and the size of any file git writes: a deadline, and ``ulimit -f`` of the shell that starts it
@@ -13,10 +15,12 @@ What is closed, and how (git's own documentation names each setting):
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Final
 
 from mdr.errors import SourceError
@@ -65,14 +69,23 @@ CONFIG: Final = (
 )
 
 
+SSH: Final = "ssh -oBatchMode=yes -oConnectTimeout=20"
+
+
 def environment(
-    *, protocols: Sequence[str] = (), config: Mapping[str, str] | None = None
+    *,
+    protocols: Sequence[str] = (),
+    config: Mapping[str, str] | None = None,
+    ssh_options: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Build the whole environment of one git process.
 
     Args:
         protocols: Transports this call may use; none for reading.
         config: Settings that must not show on the command line, such as an access token.
+        ssh_options: Further words for ssh, already fit for a shell.
+        variables: Further variables of ours.
     """
     env = {name: os.environ[name] for name in KEPT if name in os.environ}
     env |= {
@@ -83,7 +96,7 @@ def environment(
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "",
         "SSH_ASKPASS": "",
-        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=20",
+        "GIT_SSH_COMMAND": f"{SSH} {ssh_options}".rstrip(),
         "GIT_PROTOCOL_FROM_USER": "0",
         "GIT_ALLOW_PROTOCOL": ":".join(protocols) or "none",
         "GIT_NO_REPLACE_OBJECTS": "1",
@@ -91,7 +104,7 @@ def environment(
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_FLUSH": "0",
-    }
+    } | dict(variables or {})
     entries = list((config or {}).items())
     if entries:
         env["GIT_CONFIG_COUNT"] = str(len(entries))
@@ -248,6 +261,18 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
+
+
+@lru_cache(maxsize=1)
+def version() -> tuple[int, int]:
+    """Return the first two numbers of git's version.
+
+    Raises:
+        mdr.errors.SourceError: git-missing, git-failed.
+    """
+    words = run(["--version"], env=environment(), timeout=20).decode("ascii", "replace")
+    found = re.search(r"(\d+)\.(\d+)", words)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def objects_format(git_dir: Path, *, timeout: float) -> str:
