@@ -326,7 +326,7 @@ def test_the_planners_candidates(tmp_path: Path, script: str) -> None:
         ("peft.scheme=lora",),
         ("ddp.use_distributed_optimizer=true",),
         ("hardware.num_gpus=2",),
-        ("+model.mtp_num_layers=1",),
+        ("ddp.use_torch_fsdp2=true",),
     ],
 )
 def test_what_the_built_in_trainer_does_not_run_is_refused(overrides: tuple[str, ...]) -> None:

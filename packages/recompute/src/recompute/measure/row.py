@@ -82,6 +82,8 @@ class Row:
     """Bytes that every steady step left behind: 0 where allocation at the steps' ends is steady."""
     probe_seconds: float = 0.0
     """Time spent inside the probe."""
+    probe_steady_seconds: float | None = None
+    """Of that, what was spent after the warm-up steps."""
     kernel_seconds: float | None = None
     """How long the device was busy in one step that was profiled after the others."""
     message: str | None = None
@@ -152,6 +154,10 @@ def _seconds(name: str, value: object) -> float:
     if not 0.0 <= number < math.inf:
         raise BadRowError(f"{name} must be a finite number of seconds from 0")
     return number
+
+
+def _optional_seconds(name: str, value: object) -> float | None:
+    return None if value is None else _seconds(name, value)
 
 
 def _text(name: str, value: object) -> str:
@@ -236,6 +242,7 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "segments": _optional_int,
     "growth_bytes_per_step": _int,
     "probe_seconds": _seconds,
-    "kernel_seconds": lambda name, value: None if value is None else _seconds(name, value),
+    "probe_steady_seconds": _optional_seconds,
+    "kernel_seconds": _optional_seconds,
     "message": _optional_text,
 }

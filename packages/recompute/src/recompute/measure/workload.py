@@ -13,11 +13,6 @@ from recompute.timeline.static import microbatches_of, parallelism_of
 SCHEMA: Final = "recompute.workload/1"
 
 UNSUPPORTED: Final[Mapping[str, Callable[[JobConfig], bool]]] = {
-    "model.hybrid_override_pattern": lambda job: bool(job.model.hybrid_override_pattern),
-    "model.experimental_attention_variant": lambda job: bool(
-        job.model.experimental_attention_variant
-    ),
-    "model.mtp_num_layers": lambda job: bool(job.model.mtp_num_layers),
     "model.vision": lambda job: job.model.vision is not None,
     "peft": lambda job: job.peft is not None,
     "ddp.use_megatron_fsdp": lambda job: job.ddp is not None and job.ddp.use_megatron_fsdp,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from recompute.config.choice import RecomputeChoice
 from recompute.errors import UnsupportedError
+from recompute.megatron.specs import hybrid_kind, layer_spec, prediction_spec
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 MODEL_ONLY: Final = frozenset(
@@ -26,6 +27,7 @@ MODEL_ONLY: Final = frozenset(
         "init_model_with_meta_device",
         "fp8_param",
         "qk_l2_norm",
+        "hybrid_override_pattern",
     )
 )
 """Fields of a job's model that are not fields of the config: they go to the model or choose its class."""
@@ -85,34 +87,47 @@ def config_of(torch: Any, workload: dict[str, Any], choice: RecomputeChoice) -> 
 def model_of(workload: dict[str, Any], config: Any, place: Any) -> list[Any]:
     """Return this rank's chunks, on its device and in the job's dtype."""
     from megatron.core import parallel_state
-    from megatron.core.models.gpt.gpt_model import GPTModel
 
     model = workload["model"]
     virtual = model["virtual_pipeline_model_parallel_size"]
     chunks = []
     for stage in range(virtual or 1):
         number = stage if virtual else None
-        chunk = GPTModel(
-            config,
-            _spec(model, config, number),
-            vocab_size=_vocabulary(model),
-            max_sequence_length=workload["seq_length"],
-            pre_process=parallel_state.is_pipeline_first_stage(
+        ends = {
+            "pre_process": parallel_state.is_pipeline_first_stage(
                 ignore_virtual=False, vp_stage=number
             ),
-            post_process=parallel_state.is_pipeline_last_stage(
+            "post_process": parallel_state.is_pipeline_last_stage(
                 ignore_virtual=False, vp_stage=number
             ),
-            parallel_output=True,
-            share_embeddings_and_output_weights=model["share_embeddings_and_output_weights"],
-            position_embedding_type=model["position_embedding_type"],
-            vp_stage=number,
-        )
-        chunk = chunk.to(place)
+        }
+        chunk = _chunk(workload, config, number, ends).to(place)
         if model["bf16"] or model["fp16"]:
             chunk = chunk.bfloat16() if model["bf16"] else chunk.half()
         chunks.append(chunk.train())
     return chunks
+
+
+def _chunk(workload: dict[str, Any], config: Any, stage: int | None, ends: dict[str, bool]) -> Any:
+    """Return one chunk: a GPT, or a hybrid where the job has a layer pattern."""
+    model = workload["model"]
+    common = {
+        "vocab_size": _vocabulary(model),
+        "max_sequence_length": workload["seq_length"],
+        "parallel_output": True,
+        "share_embeddings_and_output_weights": model["share_embeddings_and_output_weights"],
+        "position_embedding_type": model["position_embedding_type"],
+        "vp_stage": stage,
+        **ends,
+    }
+    if model["hybrid_override_pattern"]:
+        kind, spec, pattern = hybrid_kind()
+        return kind(config, spec, **common, **{pattern: model["hybrid_override_pattern"]})
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    layers = layer_spec(model, config, stage)
+    predicted = prediction_spec(model, config, layers, stage)
+    return GPTModel(config, layers, mtp_block_spec=predicted, **common)
 
 
 def optimizer_of(torch: Any, workload: dict[str, Any], chunks: list[Any]) -> Update:
@@ -163,22 +178,6 @@ def _distributed(torch: Any, workload: dict[str, Any], chunks: list[Any]) -> Upd
 
 def _updated(optimizer: Any) -> None:
     optimizer.step()
-
-
-def _spec(model: dict[str, Any], config: Any, stage: int | None) -> Any:
-    from megatron.core.models.gpt import gpt_layer_specs as specs
-
-    engine = model["transformer_impl"] != "local"
-    if config.num_moe_experts:
-        more = {} if stage is None else {"vp_stage": stage}
-        return specs.get_gpt_decoder_block_spec(config, use_transformer_engine=engine, **more)
-    chosen = {
-        "qk_layernorm": config.qk_layernorm,
-        "multi_latent_attention": model["multi_latent_attention"],
-    }
-    if engine:
-        return specs.get_gpt_layer_with_transformer_engine_spec(**chosen)
-    return specs.get_gpt_layer_local_spec(normalization=config.normalization, **chosen)
 
 
 def _vocabulary(model: dict[str, Any]) -> int:

@@ -47,7 +47,7 @@ class Meter(Protocol):
         ...
 
     def counts(self) -> tuple[int, int | None]:
-        """Return allocator retries since the start, and segments now."""
+        """Return allocator retries since the start, and segments."""
         ...
 
     def stamp(self) -> Any:
@@ -79,6 +79,7 @@ class CudaMeter:
         self._running: dict[tuple[str, str], int] = {}
         self._carried: dict[str, int] = {}
         self._retries = 0
+        self._last: dict[str, Any] | None = None
         self._stats: Any = None
         self._reset: Any = None
 
@@ -100,20 +101,25 @@ class CudaMeter:
 
     def take(self) -> Peaks:
         """Return the peaks since the last look, and reset them."""
-        stats = self._raw()
+        stats = self._last = self._raw()
         for kind, pool, peak in _peaks(stats):
             self._running[kind, pool] = max(peak, self._running.get((kind, pool), 0))
         self._reset(self._device)
         carried, self._carried = self._carried, {}
         return Peaks(
-            allocated=_higher(_peak(stats, "allocated_bytes"), carried.get("allocated_bytes")),
-            reserved=_higher(_peak(stats, "reserved_bytes"), carried.get("reserved_bytes")),
-            current=stats.get("allocated_bytes", {}).get("all", {}).get("current"),
+            allocated=_higher(
+                _figure(stats, "allocated_bytes", "peak"), carried.get("allocated_bytes")
+            ),
+            reserved=_higher(
+                _figure(stats, "reserved_bytes", "peak"), carried.get("reserved_bytes")
+            ),
+            current=_figure(stats, "allocated_bytes", "current"),
         )
 
     def allocated(self) -> int | None:
         """Return the bytes of live tensors."""
-        return int(self._torch.cuda.memory_allocated(self._device))
+        current = _figure(self._raw(), "allocated_bytes", "current")
+        return current or 0  # nothing is counted before the first allocation
 
     def device_used(self) -> int | None:
         """Return total less free bytes, as the driver counts them."""
@@ -121,9 +127,9 @@ class CudaMeter:
         return int(total - free)
 
     def counts(self) -> tuple[int, int | None]:
-        """Return retries since the start, and segments now."""
-        stats = self._raw()
-        segments = stats.get("segment", {}).get("all", {}).get("current")
+        """Return retries since the start, and segments, both at the last look."""
+        stats = self._last or self._raw()
+        segments = _figure(stats, "segment", "current")
         return stats.get("num_alloc_retries", 0) - self._retries, segments
 
     def stamp(self) -> Any:
@@ -163,7 +169,9 @@ class CudaMeter:
             self._running.clear()
             stats = self._raw()
             for kind in ("allocated_bytes", "reserved_bytes"):
-                self._carried[kind] = _higher(_peak(stats, kind), self._carried.get(kind)) or 0
+                self._carried[kind] = (
+                    _higher(_figure(stats, kind, "peak"), self._carried.get(kind)) or 0
+                )
         self._reset(device)
 
     def _index(self, device: Any) -> int:
@@ -189,7 +197,7 @@ class HostMeter:
         peak = _status("VmHWM")
         with contextlib.suppress(OSError):
             CLEAR.write_text(RESET_PEAK, encoding="ascii")
-        return Peaks(allocated=peak, reserved=peak)
+        return Peaks(allocated=peak, reserved=peak, current=self.allocated())
 
     def allocated(self) -> int | None:
         """Return the resident size."""
@@ -243,8 +251,8 @@ def _peaks(stats: dict[str, Any]) -> list[tuple[str, str, int]]:
     ]
 
 
-def _peak(stats: dict[str, Any], kind: str) -> int | None:
-    value = stats.get(kind, {}).get("all", {}).get("peak")
+def _figure(stats: dict[str, Any], kind: str, name: str) -> int | None:
+    value = stats.get(kind, {}).get("all", {}).get(name)
     return None if value is None else int(value)
 
 

@@ -44,7 +44,7 @@ UNKNOWN: Final = "?"
 """Candidate of a run that neither said its choice nor showed a model."""
 _GOING_ON: Final = "the run was killed, or still goes on"
 MAX_PENDING: Final = 64
-"""Steps whose time the device has not reported yet, before one is waited for."""
+"""Steps whose end the device has not reported yet, before one is waited for."""
 
 
 class MemoryProbe:
@@ -106,7 +106,7 @@ class MemoryProbe:
         self._phase = "initialization"
         self._steps = 0
         self._begun: Any = None
-        self._pending: list[tuple[Any, Any]] = []
+        self._pending: list[tuple[Any, Any, Any]] = []
         self._written = 0.0
         self._open = False
 
@@ -138,10 +138,10 @@ class MemoryProbe:
         if not self._open:
             return
         self._open = False
-        outcome = _outcome_of(error, self._record)
         self._look(self._phase)
         with contextlib.suppress(Exception):  # a device that failed reports no times
             self._collect(wait=error is None)
+        outcome = _outcome_of(error, self._record)
         if outcome is Outcome.OOM and self._snapshots:
             self._snapshot()
         self._hooks.remove()
@@ -208,21 +208,21 @@ class MemoryProbe:
         """Say that a step ends.
 
         Args:
-            loss: A number or tensor, looked at for being finite (this waits for the device).
+            loss: A number or tensor, looked at for being finite once the device has got there.
             skipped: The loop skipped the update.
         """
         self.enter("between_steps")
         with self._timed():
             self._steps += 1
-            if self._begun is not None:
-                self._pending.append((self._begun, self._meter.stamp()))
+            loss = loss.detach() if hasattr(loss, "detach") else loss
+            self._pending.append((self._begun, self._meter.stamp(), loss))
             self._begun = None
-            if loss is not None and not _is_finite(loss):
-                self._record.nonfinite += 1
             self._record.skipped += bool(skipped)
+            peaks = self._meter.take()
+            self._record.saw(self._phase, peaks)
             self._collect(wait=len(self._pending) > MAX_PENDING)
             steady = self._steps > max(self._warmup, 1)
-            self._record.ended_step(self._meter.allocated(), steady=steady)
+            self._record.ended_step(peaks.current, steady=steady)
             self._record.retries, self._record.segments = self._meter.counts()
             if time.monotonic() - self._written > WRITE_SECONDS:
                 self._device()
@@ -280,10 +280,13 @@ class MemoryProbe:
 
     def _collect(self, *, wait: bool) -> None:
         while self._pending:
-            seconds = self._meter.seconds(*self._pending[0], wait=wait)
+            begun, ended, loss = self._pending[0]
+            seconds = self._meter.seconds(begun or ended, ended, wait=wait)
             if seconds is None:
                 return
-            self._record.step_seconds.append(seconds)
+            if begun is not None:
+                self._record.step_seconds.append(seconds)
+            self._record.nonfinite += loss is not None and not _is_finite(loss)
             del self._pending[0]
 
     def _snapshot(self) -> None:

@@ -50,6 +50,8 @@ class Record:
     retries: int = 0
     segments: int | None = None
     probe_seconds: float = 0.0
+    warm_probe_seconds: float | None = None
+    """Time inside the probe up to the last warm-up step, with what it does once."""
     _last_end: int | None = None
     _grown: int = 0
     _least: int = 0
@@ -81,6 +83,10 @@ class Record:
     def growth(self) -> int:
         """Bytes that every one of the last steady steps left behind; 0 when steady."""
         return self._least if self._grown >= GROWTH_STEPS else 0
+
+    def _steady_probe_seconds(self) -> float | None:
+        warm = self.warm_probe_seconds
+        return None if warm is None else self.probe_seconds - warm
 
     def row(self, outcome: Outcome, stage: str | None, message: str | None, *, final: bool) -> Row:
         """Return the row as of now."""
@@ -118,6 +124,7 @@ class Record:
             segments=self.segments,
             growth_bytes_per_step=self.growth,
             probe_seconds=self.probe_seconds,
+            probe_steady_seconds=self._steady_probe_seconds(),
             kernel_seconds=self.kernel_seconds,
             meter=self.meter,
             final=final,
