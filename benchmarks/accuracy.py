@@ -39,6 +39,8 @@ from recompute.units import GIB
 from study_rows import study_rows
 
 DATA: Final = Path(__file__).parent / "data"
+GOLDEN: Final = "megatron_golden.yaml"
+"""Golden values of Megatron-LM's functional tests (golden_rows.py)."""
 FAR: Final = 0.12
 """Relative error of a total from which a row is listed with its cause."""
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from recompute.config.schema import FrameworkConfig
 from recompute.model.layer import LAYER_KINDS
 from recompute.model.ops.ends import head_tape
 from recompute.model.run import profile
@@ -39,3 +44,19 @@ def test_full_recompute_of_a_depth_leaves_its_logits() -> None:
 def test_the_gradient_reaches_the_decoder_through_both_losses() -> None:
     shared = [op for op in DEPTH.ops if "hidden" in op.reads]
     assert [op.name for op in shared] == ["mtp.hnorm", "mtp.join_streams"]
+
+
+@pytest.mark.parametrize("engine", ["2.14", "2.20"])
+def test_the_engines_cross_entropy_writes_a_depths_gradient_over_its_own_logits(
+    engine: str,
+) -> None:
+    te = job(
+        num_moe_experts=None,
+        vocab_size=65536,
+        cross_entropy_loss_fusion=True,
+        cross_entropy_fusion_impl="te",
+    )
+    te = replace(te, framework=FrameworkConfig(transformer_engine=engine))
+    tape = LAYER_KINDS["mtp+attention+mlp"](te.model, shape_of(te))
+    run = profile(tape, frozenset(), GRADS)
+    assert saved() - run.saved == pytest.approx(2 * SHAPE.tokens * SHAPE.vocab, rel=0.01)

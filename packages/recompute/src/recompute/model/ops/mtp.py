@@ -163,6 +163,7 @@ def _exit(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         name=f"{PREFIX}.loss",
         reads=("mtp_logits",),
         saves=tuple("mtp_logits" for _ in loss.saves),
+        grad_over="mtp_logits" if loss.grad_over == "logits" else loss.grad_over,
         writes=(Tensor(name="mtp_loss", size=loss.writes[0].size),),
     )
     return joined, logits, loss
