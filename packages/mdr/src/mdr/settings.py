@@ -51,3 +51,7 @@ class Settings:
     github_token: str | None = field(default=None, repr=False)
     workers: int = 0
     """Processes that read and audit; 0 means one per core."""
+    database: str | None = field(default=None, repr=False)
+    """``postgresql://...`` of the index; ``None`` means ``index.sqlite`` in ``data``."""
+    blobs: str | None = field(default=None, repr=False)
+    """``s3://bucket/prefix?endpoint_url=...&region=...``; ``None`` means the folder ``data``."""

@@ -192,10 +192,25 @@ def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path) -> None:
     engine.dispose()
     with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.execute("UPDATE registry_state SET needs = '9998'")
     with pytest.raises(StoreError) as caught:
         open_database(tmp_path, create=False)
     assert caught.value.code == "index-newer"
     assert known_source(tmp_path, "github.com", "acme/tools", "r1") is None
+
+
+def test_a_newer_schema_that_works_with_this_program_is_used(
+    engine: Engine, tmp_path: Path
+) -> None:
+    write(engine, version("1", 0))
+    engine.dispose()
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    again = open_database(tmp_path, create=False)
+    assert again is not None
+    assert write(again, version("1", 0), version("2", 1), head="h2").new_versions == 1
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
 
 
 def test_a_file_that_is_no_database_is_an_error_in_words(tmp_path: Path) -> None:

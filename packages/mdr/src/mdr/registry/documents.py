@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from mdr.artifact.types import Artifact
     from mdr.registry.interface import SourceInfo
-    from mdr.version.types import FileEntry, FolderRevision, Version
+    from mdr.version.types import FileEntry, FolderRevision, Version, Yanked
 
 
 def artifact_document(
@@ -58,9 +58,14 @@ def version_document(version: Version) -> dict[str, Any]:
         "ruleset": version.ruleset,
         "same_bytes": list(version.same_bytes),
         "folder_revisions": [folder_revision_document(each) for each in version.folder_revisions],
-        "yanked": None,
+        "yanked": yanked_document(version.yanked),
         "signature": None,
     }
+
+
+def yanked_document(yanked: Yanked | None) -> dict[str, str] | None:
+    """Write V's ``yanked``."""
+    return None if yanked is None else {"reason": yanked.reason, "at": yanked.at}
 
 
 def folder_revision_document(revision: FolderRevision) -> dict[str, Any]:

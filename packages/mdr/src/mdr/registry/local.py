@@ -59,8 +59,18 @@ class LocalRegistry:
 
         Raises:
             mdr.errors.BadReference: not-found, ambiguous-reference, digest-too-short.
+            mdr.errors.Refusal: tombstone, when a file of the version was withdrawn.
             mdr.errors.SourceError: when the repository had to be indexed and could not be.
         """
+        source, artifact, version, versions = self._find(reference)
+        notes = _notes(artifact, version, versions, reference)
+        resolved = self._resolved(artifact, version, source, notes)
+        self._serve(version.sha256, *(each.sha256 for each in resolved.files))
+        return resolved
+
+    def _find(
+        self, reference: Reference
+    ) -> tuple[SourceRow, Artifact, Version, tuple[Version, ...]]:
         source = self._source(reference)
         candidates = self._candidates(source, reference)
         versions = self._stores.index.versions_of(candidates, _ruleset())
@@ -70,7 +80,7 @@ class LocalRegistry:
             if (chosen := _choose(versions.get(artifact.id, ()), reference)) is not None
         ]
         artifact, version = self._only(matches, reference)
-        return self._resolved(artifact, version, source, _notes(artifact, version, reference))
+        return source, artifact, version, versions[artifact.id]
 
     def versions(self, reference: Reference) -> tuple[Artifact, tuple[Version, ...]]:
         """Return an artifact and all its versions, newest first.
@@ -78,8 +88,7 @@ class LocalRegistry:
         Raises:
             mdr.errors.BadReference: not-found, ambiguous-reference.
         """
-        artifact = self.resolve(reference).artifact
-        found = self._stores.index.versions(artifact, _ruleset())
+        _, artifact, _, found = self._find(reference)
         return artifact, self._graded(artifact, found)
 
     def files(self, reference: Reference) -> tuple[FileEntry, ...]:
@@ -91,9 +100,13 @@ class LocalRegistry:
 
         Raises:
             mdr.errors.IntegrityError: blob-corrupt.
+            mdr.errors.Refusal: tombstone.
         """
         stores = self._open(create=False)
-        return None if stores is None else stores.blobs.get(digest)
+        if stores is None:
+            return None
+        self._serve(digest)
+        return stores.blobs.get(digest)
 
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
         """Return, for each hash of a named file, the newest version of every artifact that has it."""
@@ -141,6 +154,12 @@ class LocalRegistry:
         name_as = f"{source.host}/{source.repository}"
         index_source(source.location, self._settings, name_as=name_as)
         return True
+
+    def _serve(self, *digests: Sha256) -> None:
+        """Refuse bytes that were withdrawn from everyone."""
+        from mdr.registry.withdrawals import refuse_tombstones
+
+        refuse_tombstones(self._stores, digests)
 
     @property
     def _stores(self) -> Stores:
@@ -276,8 +295,8 @@ def _choose(versions: Sequence[Version], reference: Reference) -> Version | None
         mdr.errors.BadReference: ambiguous-reference, when a hash prefix fits different bytes.
     """
     match reference.selector:
-        case Latest():
-            return versions[0] if versions else None
+        case Latest():  # not always the first: a version that was yanked is not offered
+            return next((each for each in versions if each.latest), None)
         case Label(label=label):
             return next((each for each in versions if each.label == label), None)
         case DigestPrefix(digits=digits):
@@ -293,8 +312,14 @@ def _choose(versions: Sequence[Version], reference: Reference) -> Version | None
             return found[0] if found else None
 
 
-def _notes(artifact: Artifact, version: Version, reference: Reference) -> tuple[str, ...]:
+def _notes(
+    artifact: Artifact, version: Version, versions: Sequence[Version], reference: Reference
+) -> tuple[str, ...]:
     notes = []
+    if version.yanked is not None:
+        notes.append(f"{version.label} was yanked: {version.yanked.reason}")
+    elif isinstance(reference.selector, Latest) and version != versions[0]:
+        notes.append(f"{versions[0].label} is newer and was withdrawn{_why(versions[0])}")
     if isinstance(reference.selector, DigestPrefix) and version.same_bytes:
         others = ", ".join(version.same_bytes)
         notes.append(
@@ -307,6 +332,10 @@ def _notes(artifact: Artifact, version: Version, reference: Reference) -> tuple[
     if not artifact.present:
         notes.append(f"{artifact.path} no longer exists at the head of its repository")
     return tuple(notes)
+
+
+def _why(version: Version) -> str:
+    return f": {version.yanked.reason}" if version.yanked is not None else ""
 
 
 def _where(reference: Reference) -> str:

@@ -150,11 +150,10 @@ def write_line(tip: Head, line: Line, content: Content, job: Job) -> int:
         grades=content.grades,
         skipped=frozen.skipped,
     )
-    latest = {each.artifact.id: each.versions[-1].sha256 for each in artifacts}
     with writing(stores.index.engine) as connection:
         source_id = ensure_source(connection, location.host, location.repository, location.address)
         done = record(connection, source_id, new)
-        documents = [(each, _text(stores, latest[each.id])) for each in done.refreshed]
+        documents = [(each, _text(stores, done.latest.get(each.id))) for each in done.refreshed]
         stores.search.refresh(connection, documents)
     return done.new_versions
 
@@ -171,5 +170,5 @@ def _described(
     return replace(artifact, description=describe(data) if data is not None else None)
 
 
-def _text(stores: Stores, digest: Sha256) -> str:
-    return (stores.blobs.get(digest) or b"").decode("utf-8", "replace")
+def _text(stores: Stores, digest: Sha256 | None) -> str:
+    return "" if digest is None else (stores.blobs.get(digest) or b"").decode("utf-8", "replace")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mdr.settings import Settings
     from mdr.store.index import Index
     from mdr.store.search import SearchIndex
+    from mdr.store.state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,12 @@ class Stores:
     blobs: FileBlobStore
     index: Index
     search: SearchIndex
+    state: State
+
+    def close(self) -> None:
+        """Close every connection; the value may be used again, and opens new ones then."""
+        self.state.close()
+        self.index.engine.dispose()
 
 
 def open_stores(settings: Settings, *, create: bool) -> Stores | None:
@@ -64,12 +71,14 @@ def open_stores(settings: Settings, *, create: bool) -> Stores | None:
         return None
     from mdr.store.index import Index
     from mdr.store.search import SqliteSearch
+    from mdr.store.state import State
 
     return Stores(
         data=settings.data,
         blobs=FileBlobStore(settings.data),
         index=Index(engine),
         search=SqliteSearch(engine),
+        state=State(engine),
     )
 
 

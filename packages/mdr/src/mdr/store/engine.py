@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-HEAD_REVISION: Final = "0001"
+HEAD_REVISION: Final = "0002"
 """The last step in ``migrations/versions``; a test compares it with what Alembic finds."""
 BUSY_SECONDS: Final = 120
 
@@ -45,16 +45,16 @@ def open_database(data: Path, *, create: bool, read_only: bool = False) -> Engin
     read_only = read_only or (not create and not os.access(data, os.W_OK))
     engine = _sqlite(path, read_only=read_only)
     found = _revision(engine, path)
-    if found != HEAD_REVISION and read_only:
+    if _behind(found) and read_only:
         raise StoreError(
             "index-older",
             f"the index {path} has the older schema {found}, and is only read here",
             hint="run any mdr command with --data on that folder once, by whoever may write to it",
             data={"found": found, "known": HEAD_REVISION},
         )
-    if found != HEAD_REVISION:
+    if _behind(found):
         with hold(data / "locks" / "migrate"):
-            if _revision(engine, path) != HEAD_REVISION:
+            if _behind(_revision(engine, path)):
                 _migrate(engine)
     return engine
 
@@ -146,8 +146,17 @@ def read_mode(path: Path) -> str:
     return "mode=ro" if waiting or writable else "mode=ro&immutable=1"
 
 
+def _behind(found: str | None) -> bool:
+    """Say whether steps are missing; a database may be ahead, as long as it works with this program."""
+    return found is None or found < HEAD_REVISION
+
+
 def _revision(engine: Engine, path: Path) -> str | None:
-    """Return the schema step of the database, ``None`` for an empty one, without loading Alembic."""
+    """Return the schema step of the database, ``None`` for an empty one, without loading Alembic.
+
+    Raises:
+        mdr.errors.StoreError: index-newer, when the database needs a newer program than this.
+    """
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -157,10 +166,13 @@ def _revision(engine: Engine, path: Path) -> str | None:
             if not connection.execute(tables).scalar_one():
                 return None
             found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            revision = None if found is None else str(found)
+            newer = revision is not None and revision > HEAD_REVISION
+            needs = text("SELECT needs FROM registry_state WHERE id = 1")
+            needed = connection.execute(needs).scalar() if newer else None
     except SQLAlchemyError as error:
         raise unreadable(error) from error
-    revision = None if found is None else str(found)
-    if revision is not None and revision > HEAD_REVISION:
+    if newer and (needed is None or str(needed) > HEAD_REVISION):
         raise StoreError(
             "index-newer",
             f"the index {path} was written by a newer mdr (schema {revision})",

@@ -24,11 +24,12 @@ from mdr.store.schema import (
     sources,
     versions,
 )
+from mdr.store.withdrawn import tombstones, yanks
 from mdr.version.manifest import parse_manifest
-from mdr.version.types import FileEntry, FolderRevision, Version
+from mdr.version.types import FileEntry, FolderRevision, Tombstone, Version, Yanked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Engine, Select
 
@@ -43,7 +44,12 @@ class Index:
         self.engine = engine
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Connection]:
+        """Open a connection whose failures are ours.
+
+        Raises:
+            mdr.errors.StoreError: index-unreadable.
+        """
         try:
             with self.engine.connect() as connection:
                 yield connection
@@ -51,7 +57,7 @@ class Index:
             raise unreadable(error) from error
 
     def _rows(self, statement: Select[Any]) -> list[Mapping[str, Any]]:
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def source(self, host: str, repository: str) -> SourceRow | None:
@@ -78,7 +84,7 @@ class Index:
             .select_from(artifacts.join(versions, versions.c.artifact_id == artifacts.c.id))
             .where(artifacts.c.source_id == source_id)
         )
-        with self._reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(statement).one()
         return Totals(artifacts=row[0], versions=row[1])
 
@@ -134,10 +140,19 @@ class Index:
             ids = [each.id for each in wanted[start : start + CHUNK]]
             rows = self._rows(_version_rows(ids, ruleset))
             revisions = self._revisions(ids)
-            for key in ids:
-                mine = [row for row in rows if row["artifact_id"] == key]
-                found[key] = tuple(_version(row, mine, ruleset, revisions) for row in mine)
+            with self.reading() as connection:
+                yanked = yanks(connection, ids)
+            grouped: dict[str, list[Mapping[str, Any]]] = {key: [] for key in ids}
+            for row in rows:
+                grouped[row["artifact_id"]].append(row)
+            for key, mine in grouped.items():
+                found[key] = tuple(_version(row, mine, ruleset, revisions, yanked) for row in mine)
         return found
+
+    def tombstones(self, digests: Iterable[Sha256]) -> dict[Sha256, Tombstone]:
+        """Return which of some hashes have a tombstone, and why."""
+        with self.reading() as connection:
+            return tombstones(connection, digests)
 
     def _revisions(self, ids: Sequence[str]) -> dict[int, list[FolderRevision]]:
         statement = (
@@ -252,6 +267,7 @@ def _version(
     siblings: Sequence[Mapping[str, Any]],
     ruleset: str,
     revisions: Mapping[int, list[FolderRevision]],
+    yanked: Mapping[tuple[str, str], Yanked],
 ) -> Version:
     same = [each["label"] for each in siblings if each["sha256"] == row["sha256"]]
     return Version(
@@ -266,4 +282,5 @@ def _version(
         ruleset=ruleset,
         same_bytes=tuple(label for label in same if label != row["label"]),
         folder_revisions=tuple(revisions.get(row["id"], ())),
+        yanked=yanked.get((row["artifact_id"], row["label"])),
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 
+from mdr.digest import Sha256
 from mdr.store.rows import NewVersion, Recorded
 from mdr.store.schema import (
     artifacts,
@@ -24,6 +25,8 @@ from mdr.store.schema import (
     sources,
     versions,
 )
+from mdr.store.state import changed
+from mdr.store.withdrawn import newest_offered, tombstones
 from mdr.version.labels import label
 
 if TYPE_CHECKING:
@@ -59,23 +62,19 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
             for oid, (digest, size) in line.objects.items()
         ],
     )
-    save_grades(connection, line.grades)
+    _save_grades(connection, line.grades)
     known = _known_versions(connection, source_id)
     shown = _artifact_rows(connection, source_id)
-    new = 0
-    refreshed = []
     inserts: list[Row] = []
     updates: list[Row] = []
-    described: list[Row] = []
+    lines: dict[str, list[Row]] = {}
     for each in line.artifacts:
         fresh, moved, rows = _plan(each, known.get(each.artifact.id, []))
         inserts += fresh
         updates += moved
-        new += len(fresh)
-        artifact = replace(each.artifact, latest=_latest(rows))
-        described.append(_artifact_row(source_id, artifact, rows))
-        if not _same(described[-1], shown.get(artifact.id)):
-            refreshed.append(artifact)
+        if rows:
+            lines[each.artifact.id] = rows
+    described, refreshed, latest = _describe(connection, source_id, line, lines, shown)
     _save_artifacts(connection, described, shown)
     _insert(connection, versions, inserts)
     _move(connection, updates)
@@ -88,16 +87,54 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
         skips,
         [{"source_id": source_id, "path": path, "reason": why} for path, why in reasons.items()],
     )
+    mine = sources.c.id == source_id
+    head = connection.execute(select(sources.c.head).where(mine)).scalar_one()
     connection.execute(
         update(sources)
-        .where(sources.c.id == source_id)
+        .where(mine)
         .values(head=line.head, branch=line.branch, location=line.location, commits=line.commits)
     )
-    return Recorded(new_versions=new, refreshed=tuple(refreshed))
+    if inserts or updates or refreshed or line.head != head:
+        changed(connection)
+    return Recorded(new_versions=len(inserts), refreshed=tuple(refreshed), latest=latest)
 
 
-def save_grades(connection: Connection, new: Iterable[Grade]) -> None:
+def _describe(
+    connection: Connection,
+    source_id: int,
+    line: NewLine,
+    lines: Mapping[str, Sequence[Row]],
+    shown: Mapping[str, Row],
+) -> tuple[list[Row], list[Artifact], dict[str, Sha256]]:
+    """Return (rows of artifacts, artifacts that look different now, the file that each shows)."""
+    offered = newest_offered(connection, lines)
+    buried = tombstones(connection, (row["sha256"] for row in offered.values()))
+    described: list[Row] = []
+    refreshed: list[Artifact] = []
+    latest: dict[str, Sha256] = {}
+    for each in line.artifacts:
+        artifact, row = each.artifact, offered.get(each.artifact.id)
+        if row is not None:
+            before = shown.get(artifact.id)
+            if row["sha256"] != each.versions[-1].sha256 and before is not None:
+                artifact = replace(artifact, description=before["description"])
+            artifact = replace(artifact, latest=row["label"])
+            if row["sha256"] not in buried:
+                latest[artifact.id] = Sha256(row["sha256"])
+        described.append(_artifact_row(source_id, artifact, row))
+        if not _same(described[-1], shown.get(artifact.id)):
+            refreshed.append(artifact)
+    return described, refreshed, latest
+
+
+def save_grades(connection: Connection, new: Sequence[Grade]) -> None:
     """Record verdicts of the audit; one that is there already stays."""
+    if new:
+        _save_grades(connection, new)
+        changed(connection)
+
+
+def _save_grades(connection: Connection, new: Iterable[Grade]) -> None:
     rows = [
         {
             "sha256": each.sha256,
@@ -140,6 +177,7 @@ def save_words(connection: Connection, host: str, repository: str, words: HostWo
         "retry_after": words.retry_after,
     }
     connection.execute(update(sources).where(where).values(**values))
+    changed(connection)
 
 
 def _known_versions(connection: Connection, source_id: int) -> dict[str, list[Row]]:
@@ -214,11 +252,7 @@ def _version_row(artifact_id: str, version: NewVersion, name: str) -> Row:
     }
 
 
-def _latest(rows: Sequence[Row]) -> str | None:
-    return rows[-1]["label"] if rows else None
-
-
-def _artifact_row(source_id: int, artifact: Artifact, rows: Sequence[Row]) -> Row:
+def _artifact_row(source_id: int, artifact: Artifact, latest: Mapping[str, Any] | None) -> Row:
     return {
         "id": artifact.id,
         "source_id": source_id,
@@ -228,7 +262,7 @@ def _artifact_row(source_id: int, artifact: Artifact, rows: Sequence[Row]) -> Ro
         "kind": artifact.kind.value,
         "description": artifact.description,
         "latest": artifact.latest,
-        "latest_sha256": rows[-1]["sha256"] if rows else None,
+        "latest_sha256": latest["sha256"] if latest is not None else None,
         "present": artifact.present,
         "previously": json.dumps(list(artifact.previously)),
     }

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mdr.artifact.types import Artifact, Skipped
     from mdr.digest import Sha256
     from mdr.source.types import Oid
@@ -107,6 +109,8 @@ class Recorded:
     new_versions: int
     refreshed: tuple[Artifact, ...]
     """Artifacts whose latest version, description or presence is another than before."""
+    latest: Mapping[str, Sha256]
+    """The file that readers find by words, by artifact id; artifacts whose bytes are withdrawn have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,11 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+Words = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text that is ordered by its bytes on every database."""
+Number = Integer().with_variant(BigInteger, "postgresql")
+"""A key that counts up."""
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -33,16 +38,16 @@ sources = Table(
     "sources",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("host", Text, nullable=False),
-    Column("repository", Text, nullable=False),
-    Column("repository_key", Text, nullable=False),
-    Column("location", Text, nullable=False),
-    Column("head", Text),
-    Column("branch", Text),
+    Column("host", Words, nullable=False),
+    Column("repository", Words, nullable=False),
+    Column("repository_key", Words, nullable=False),
+    Column("location", Words, nullable=False),
+    Column("head", Words),
+    Column("branch", Words),
     Column("stars", Integer),
-    Column("license", Text),
-    Column("pushed", Text),
-    Column("etag", Text),
+    Column("license", Words),
+    Column("pushed", Words),
+    Column("etag", Words),
     Column("retry_after", BigInteger),
     Column("commits", Integer, nullable=False, default=0),
     UniqueConstraint("host", "repository_key"),
@@ -52,17 +57,18 @@ artifacts = Table(
     "artifacts",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("id", Text, nullable=False),
+    Column("id", Words, nullable=False),
     Column("source_id", ForeignKey("sources.id"), nullable=False),
-    Column("path", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("name_key", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("description", Text),
-    Column("latest", Text),
-    Column("latest_sha256", Text),
+    Column("path", Words, nullable=False),
+    Column("name", Words, nullable=False),
+    Column("name_key", Words, nullable=False),
+    Column("kind", Words, nullable=False),
+    Column("description", Words),
+    Column("latest", Words),
+    Column("latest_sha256", Words),
     Column("present", Boolean, nullable=False),
-    Column("previously", Text, nullable=False, default="[]"),
+    Column("previously", Words, nullable=False, default="[]"),
+    Column("mentions_of", Words),
     UniqueConstraint("id"),
     UniqueConstraint("source_id", "path"),
     Index(None, "source_id", "name_key"),
@@ -75,13 +81,13 @@ versions = Table(
     Column("artifact_id", ForeignKey("artifacts.id"), nullable=False),
     Column("position", Integer, nullable=False),
     Column("on_line", Boolean, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("commit_oid", Text, nullable=False),
-    Column("committed", Text, nullable=False),
+    Column("label", Words, nullable=False),
+    Column("commit_oid", Words, nullable=False),
+    Column("committed", Words, nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("sha256", Text, nullable=False),
-    Column("manifest_sha256", Text, nullable=False),
-    Column("omitted", Text, nullable=False, default="[]"),
+    Column("sha256", Words, nullable=False),
+    Column("manifest_sha256", Words, nullable=False),
+    Column("omitted", Words, nullable=False, default="[]"),
     UniqueConstraint("artifact_id", "label"),
     UniqueConstraint("artifact_id", "commit_oid"),
     Index(None, "sha256"),
@@ -93,26 +99,26 @@ folder_revisions = Table(
     Column("id", Integer, primary_key=True),
     Column("version_id", ForeignKey("versions.id"), nullable=False),
     Column("position", Integer, nullable=False),
-    Column("commit_oid", Text, nullable=False),
-    Column("committed", Text, nullable=False),
-    Column("manifest_sha256", Text, nullable=False),
+    Column("commit_oid", Words, nullable=False),
+    Column("committed", Words, nullable=False),
+    Column("manifest_sha256", Words, nullable=False),
     UniqueConstraint("version_id", "commit_oid"),
 )
 
 manifests = Table(
     "manifests",
     metadata,
-    Column("sha256", Text, primary_key=True),
-    Column("body", Text, nullable=False),
+    Column("sha256", Words, primary_key=True),
+    Column("body", Words, nullable=False),
 )
 
 grades = Table(
     "grades",
     metadata,
-    Column("sha256", Text, primary_key=True),
-    Column("kind", Text, primary_key=True),
-    Column("ruleset", Text, primary_key=True),
-    Column("grade", Text, nullable=False),
+    Column("sha256", Words, primary_key=True),
+    Column("kind", Words, primary_key=True),
+    Column("ruleset", Words, primary_key=True),
+    Column("grade", Words, nullable=False),
     Column("penalty", Integer),
 )
 
@@ -120,8 +126,8 @@ objects = Table(
     "objects",
     metadata,
     Column("source_id", ForeignKey("sources.id"), primary_key=True),
-    Column("oid", Text, primary_key=True),
-    Column("sha256", Text, nullable=False),
+    Column("oid", Words, primary_key=True),
+    Column("sha256", Words, nullable=False),
     Column("size", BigInteger, nullable=False),
 )
 
@@ -129,6 +135,114 @@ skips = Table(
     "skips",
     metadata,
     Column("source_id", ForeignKey("sources.id"), primary_key=True),
-    Column("path", Text, primary_key=True),
-    Column("reason", Text, nullable=False),
+    Column("path", Words, primary_key=True),
+    Column("reason", Words, nullable=False),
 )
+
+mentions = Table(
+    "mentions",
+    metadata,
+    Column("artifact_id", Words, primary_key=True),
+    Column("what", Words, primary_key=True),
+    Column("value", Words, primary_key=True),
+    Index(None, "what", "value"),
+)
+"""Hosts and tools that the latest version of an artifact names; ``what`` is ``host`` or ``tool``."""
+
+words = Table(
+    "words",
+    metadata,
+    Column("term", Words, primary_key=True),
+    Column("backward", Words, nullable=False),
+    Index(None, "backward"),
+)
+"""Every word that a searched text had, also spelled backward: the nearest spellings are found by it."""
+
+withdrawals = Table(
+    "withdrawals",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("artifact_id", Words),
+    Column("label", Words),
+    Column("sha256", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("advisory", Words),
+    Column("at", Words, nullable=False),
+    Column("by", Words, nullable=False),
+    Column("lifted_at", Words),
+    Index(None, "sha256"),
+    Index(None, "artifact_id"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("name", Words, nullable=False),
+    Column("secret_sha256", Words, nullable=False),
+    Column("scopes", Words, nullable=False),
+    Column("created", Words, nullable=False),
+    Column("expires", Words),
+    Column("revoked", Words),
+    Column("last_used", Words),
+    UniqueConstraint("secret_sha256"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("at", Words, nullable=False),
+    Column("actor", Words, nullable=False),
+    Column("action", Words, nullable=False),
+    Column("subject", Words, nullable=False),
+    Column("details", Words, nullable=False),
+)
+"""The audit trail: rows are added and never changed; the databases refuse anything else."""
+
+badge_views = Table(
+    "badge_views",
+    metadata,
+    Column("artifact_id", Words, primary_key=True),
+    Column("day", Words, primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Index(None, "day"),
+)
+
+disputes = Table(
+    "disputes",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("artifact_id", Words, nullable=False),
+    Column("label", Words, nullable=False),
+    Column("sha256", Words, nullable=False),
+    Column("check", Words, nullable=False),
+    Column("text", Words, nullable=False),
+    Column("contact", Words),
+    Column("at", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Index(None, "artifact_id"),
+)
+
+claims = Table(
+    "claims",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("host", Words, nullable=False),
+    Column("repository", Words, nullable=False),
+    Column("claimant", Words, nullable=False),
+    Column("proof", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("at", Words, nullable=False),
+)
+
+registry_state = Table(
+    "registry_state",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("changes", BigInteger, nullable=False),
+    Column("needs", Words, nullable=False),
+)
+"""One row: a number that grows with everything readers can see, and the oldest schema step whose
+programs work with these tables."""

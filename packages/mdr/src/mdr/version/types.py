@@ -65,6 +65,28 @@ class Version:
     same_bytes: tuple[str, ...] = ()
     """Other labels of this artifact whose file has the same bytes."""
     folder_revisions: tuple[FolderRevision, ...] = ()
+    yanked: Yanked | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yanked:
+    """Why a version should no longer be chosen; whoever pinned it still gets it."""
+
+    reason: str
+    at: str
+    """RFC 3339 UTC, ``Z``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """Why bytes are no longer served to anyone."""
+
+    sha256: Sha256
+    reason: str
+    advisory: str | None
+    """Identifier or address of a security advisory."""
+    at: str
+    """RFC 3339 UTC, ``Z``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,76 @@
+"""Loads of badges, by artifact and day: numbers only, nothing about who asked."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, func, select
+
+from mdr.store.schema import badge_views
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from mdr.store.index import Index
+
+DAYS = 30
+KEPT_DAYS = 400
+"""Older days are forgotten."""
+CHUNK = 500
+
+
+def add_views(connection: Connection, counts: Mapping[tuple[str, date], int]) -> None:
+    """Add loads to what was counted, inside a write transaction: all of them, or none.
+
+    Args:
+        connection: In a transaction.
+        counts: (artifact id, UTC day) -> loads since the last call.
+    """
+    if not counts:
+        return
+    rows = [
+        {"artifact_id": key, "day": day.isoformat(), "count": count}
+        for (key, day), count in sorted(counts.items())
+    ]
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert
+    else:
+        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
+    statement = insert(badge_views)
+    total = badge_views.c.count + statement.excluded.count
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["artifact_id", "day"], set_={"count": total}
+        ),
+        rows,
+    )
+
+
+def views_30d(index: Index, artifact_ids: Sequence[str], today: date) -> dict[str, int]:
+    """Return the loads of the last 30 days, today included; artifacts without any are 0.
+
+    Raises:
+        mdr.errors.StoreError: index-unreadable.
+    """
+    found = dict.fromkeys(artifact_ids, 0)
+    first = (today - timedelta(days=DAYS - 1)).isoformat()
+    for start in range(0, len(artifact_ids), CHUNK):
+        chunk = list(artifact_ids[start : start + CHUNK])
+        statement = (
+            select(badge_views.c.artifact_id, func.sum(badge_views.c.count))
+            .where(badge_views.c.artifact_id.in_(chunk))
+            .where(badge_views.c.day.between(first, today.isoformat()))
+            .group_by(badge_views.c.artifact_id)
+        )
+        with index.reading() as connection:
+            found |= {key: int(count) for key, count in connection.execute(statement)}
+    return found
+
+
+def forget_old(connection: Connection, today: date) -> int:
+    """Remove days that no answer will ask for again; return how many rows went."""
+    last = (today - timedelta(days=KEPT_DAYS)).isoformat()
+    return connection.execute(delete(badge_views).where(badge_views.c.day < last)).rowcount
