@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say
+from mdr.cli.options import json_option, place_options, print_document, say, store_options
 
 if TYPE_CHECKING:
     from mdr.registry.checking import Checked
@@ -19,6 +19,7 @@ SCHEMA = "mdr.fsck/1"
 @click.option("--repair", is_flag=True, help="Put right what can be put right without loss.")
 @json_option
 @place_options
+@store_options
 def command(*, repair: bool, as_json: bool, settings: Settings) -> int:
     """Check the data folder: every hash, every manifest, every reference between them."""
     from mdr.registry.checking import check

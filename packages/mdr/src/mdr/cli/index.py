@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.cli.options import json_option, place_options, print_document, say, store_options, talk
 from mdr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ SHOWN_SKIPS = 20
 @click.option("--allow-private", is_flag=True, help="Let a URL lead to a private address.")
 @json_option
 @place_options
+@store_options
 def command(
     *,
     sources: tuple[str, ...],

@@ -37,6 +37,29 @@ def place_options(function: Command) -> Command:
     return command  # type: ignore[return-value]  # wraps keeps the name; click reads only that
 
 
+def store_options(function: Command) -> Command:
+    """Add ``--database URL`` and ``--blobs URL`` below :func:`place_options`, for who runs a service."""
+
+    @click.option(
+        "--database", metavar="URL", help="postgresql://... of the index. [env: MDR_DATABASE]"
+    )
+    @click.option(
+        "--blobs", metavar="URL", help="s3://bucket/prefix?endpoint_url=... [env: MDR_BLOBS]"
+    )
+    @wraps(function)
+    def command(
+        *, settings: Settings, database: str | None, blobs: str | None, **arguments: Any
+    ) -> Any:
+        chosen = replace(
+            settings,
+            database=database or settings.database,
+            blobs=blobs or settings.blobs,
+        )
+        return function(settings=chosen, **arguments)
+
+    return command  # type: ignore[return-value]  # wraps keeps the name; click reads only that
+
+
 def json_option(function: Command) -> Command:
     """Add ``--json``: one JSON document on stdout instead of text."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(
@@ -52,7 +75,13 @@ def settings_from(data: Path | None, registry: str | None) -> Settings:
         data = Path(platformdirs.user_data_dir("mdr", appauthor=False))
     names = ("MDR_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
     token = next((value for name in names if (value := os.environ.get(name))), None)
-    settings = Settings(data=data.absolute(), registry=registry or None, github_token=token)
+    settings = Settings(
+        data=data.absolute(),
+        registry=registry or None,
+        github_token=token,
+        database=os.environ.get("MDR_DATABASE") or None,
+        blobs=os.environ.get("MDR_BLOBS") or None,
+    )
     api = os.environ.get("MDR_GITHUB_API")
     return replace(settings, github_api=api) if api else settings
 

@@ -41,6 +41,8 @@ def settings_for(settings: Settings) -> Settings:
         settings,
         data=Path(unquote(parts.path)),
         registry=None,
+        database=None,  # these are of the own data folder
+        blobs=None,
         read_only=True,
         index_on_demand=False,
     )
