@@ -16,6 +16,7 @@ import torch
 from recompute.config.choice import LayerSpan, RecomputeChoice, selective
 from recompute.errors import InputError
 from recompute.megatron import apply, read_back
+from recompute.megatron.boundaries import active_boundaries, layers_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cpu_layers
@@ -195,6 +196,15 @@ def test_evaluation_replays_nothing_and_gives_the_same_output() -> None:
         before = cpu_model.loss_of(model)
         with apply(model, "per-layer/0-1=full/2-3=mlp_act"):
             assert torch.equal(before, cpu_model.loss_of(model))
+
+
+def test_a_span_over_layers_of_two_kinds_acts_where_it_can() -> None:
+    model = cpu_model.build(cpu_model.MOE)
+    kinds = [bool(layer.module.is_moe_layer) for layer in layers_of(model)]
+    assert set(kinds) == {False, True}
+    with apply(model, f"per-layer/0-{len(kinds) - 1}=moe+mlp_act"):
+        seen = [active_boundaries(layer) for layer in layers_of(model)]
+    assert seen == [("moe",) if moe else ("mlp_act",) for moe in kinds]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def _modules_by_layer(
             if span.last >= last:
                 text = f"the plan names layer {span.last}, the model's last is {last - 1}"
                 raise _refusal("apply-no-such-layer", text)
-        return {layer.number: _of_spans(choice.per_layer, layer.number) for layer in layers}
+        return {layer.number: _of_spans(choice.per_layer, layer, layers) for layer in layers}
     if choice.recompute_granularity != "full":
         return {layer.number: _acting(layer, choice.recompute_modules) for layer in layers}
     if choice.recompute_method == "uniform" and choice.recompute_num_layers == 1:
@@ -140,18 +140,38 @@ def _modules_by_layer(
     )
 
 
-def _of_spans(spans: Sequence[LayerSpan], number: int) -> tuple[str, ...]:
-    found = [m for span in spans if span.first <= number <= span.last for m in span.modules]
+def _of_spans(spans: Sequence[LayerSpan], layer: Layer, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Return what spans say of a layer.
+
+    A span may hold layers of several kinds, so a boundary that acts on another layer of its span, or may
+    act on one of another rank, is passed over here; one that acts on none stays, to be refused.
+    """
+    found: list[str] = []
+    for span in spans:
+        if not span.first <= layer.number <= span.last:
+            continue
+        held = [other for other in layers if span.first <= other.number <= span.last]
+        whole = len(held) == span.last - span.first + 1
+        found += [
+            module
+            for module in span.modules
+            if _acts(layer, module) or (whole and not any(_acts(one, module) for one in held))
+        ]
     return (WHOLE_LAYER,) if WHOLE_LAYER in found else tuple(dict.fromkeys(found))
+
+
+def _acts(layer: Layer, module: str) -> bool:
+    """Say whether a boundary does something on a layer; an unknown one counts, to be refused."""
+    if module == MLP_ACT:
+        return _has_linears(layer.module) and not is_moe(layer.module)
+    if module not in BY_LABEL:
+        return True
+    return any(True for _ in BY_LABEL[module].switches(layer.module))
 
 
 def _acting(layer: Layer, labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels of a stock list that act on a layer, as Megatron passes over the others."""
-    return tuple(
-        label
-        for label in labels
-        if label not in BY_LABEL or any(True for _ in BY_LABEL[label].switches(layer.module))
-    )
+    return tuple(label for label in labels if _acts(layer, label))
 
 
 def _refuse_model(config: Any) -> None:
