@@ -1,18 +1,15 @@
-"""Open the index database: SQLite by default, anything SQLAlchemy reaches when given a URL.
-
-SQLite runs in WAL mode, so that readers never wait for an indexer, with ``synchronous=FULL``, so that a
-committed transaction survives a loss of power. Writers start with ``BEGIN IMMEDIATE``: the second of two
-indexers waits instead of failing half-way.
-"""
+"""Open the index database and bring it to the current schema: SQLite by default, PostgreSQL when told."""
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 from mdr.errors import StoreError
 from mdr.store.locking import hold
+from mdr.store.postgres import Pool, failure, hold_advisory, postgres_engine
+from mdr.store.sqlite import sqlite_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,46 +19,67 @@ if TYPE_CHECKING:
 
 HEAD_REVISION: Final = "0002"
 """The last step in ``migrations/versions``; a test compares it with what Alembic finds."""
-BUSY_SECONDS: Final = 120
 
 
-def open_database(data: Path, *, create: bool, read_only: bool = False) -> Engine | None:
-    """Open ``index.sqlite`` in the data folder and bring it to the current schema.
+def open_database(
+    data: Path,
+    *,
+    create: bool,
+    read_only: bool = False,
+    address: str | None = None,
+    pool: Pool | None = None,
+) -> Engine | None:
+    """Open the index and bring it to the current schema.
 
     Args:
-        data: The data folder.
+        data: The data folder; it holds ``index.sqlite``.
         create: Whether to create the index when it does not exist.
-        read_only: Whether to leave the folder as it is; an index of an older schema is an error then.
+        read_only: Whether to leave everything as it is; an index of an older schema is an error then.
+        address: ``postgresql://...`` instead of the file.
+        pool: Connections to PostgreSQL.
 
     Returns:
         ``None`` when it does not exist and is not to be created.
 
     Raises:
-        mdr.errors.StoreError: index-newer, index-older, index-unreadable, store-unwritable.
+        mdr.errors.UsageError: bad-database, postgresql-missing.
+        mdr.errors.StoreError: index-newer, index-older, index-unreadable, store-unwritable,
+            database-unreachable, database-busy.
     """
-    path = data / "index.sqlite"
-    if not path.exists() and not create:
+    if address is not None:
+        engine, where = postgres_engine(address, pool or Pool(), read_only=read_only), "database"
+    else:
+        path = data / "index.sqlite"
+        if not path.exists() and not create:
+            return None
+        read_only = read_only or (not create and not os.access(data, os.W_OK))
+        engine, where = sqlite_engine(path, read_only=read_only), f"index {path}"
+    found = _revision(engine, where)
+    if found is None and not create and address is not None:
+        engine.dispose()
         return None
-    read_only = read_only or (not create and not os.access(data, os.W_OK))
-    engine = _sqlite(path, read_only=read_only)
-    found = _revision(engine, path)
-    if _behind(found) and read_only:
+    if not _behind(found):
+        return engine
+    if read_only:
         raise StoreError(
             "index-older",
-            f"the index {path} has the older schema {found}, and is only read here",
+            f"the {where} has the older schema {found}, and is only read here",
             hint="run any mdr command with --data on that folder once, by whoever may write to it",
             data={"found": found, "known": HEAD_REVISION},
         )
-    if _behind(found):
-        with hold(data / "locks" / "migrate"):
-            if _behind(_revision(engine, path)):
-                _migrate(engine)
+    with _migrating(engine, data):
+        if _behind(_revision(engine, where)):
+            _migrate(engine)
     return engine
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Run one write transaction: all of it happens, or nothing."""
+    """Run one write transaction: all of it happens, or nothing.
+
+    Raises:
+        mdr.errors.StoreError: index-unreadable, store-unwritable, database-unreachable, database-busy.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -75,6 +93,11 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def unreadable(error: Exception) -> StoreError:
     """Describe a failure of the database in one line."""
+    import sys
+
+    told = failure(error) if "psycopg" in sys.modules else None
+    if told is not None:
+        return told
     words = str(getattr(error, "orig", None) or error).splitlines()[0]
     if "disk" in words:  # "database or disk is full", "disk I/O error"
         return StoreError(
@@ -89,81 +112,23 @@ def unreadable(error: Exception) -> StoreError:
     )
 
 
-def _sqlite(path: Path, *, read_only: bool) -> Engine:
-    import sqlite3
-
-    from sqlalchemy import URL, create_engine, event
-
-    address = f"{path.absolute().as_uri()}?{read_mode(path) if read_only else 'mode=rwc'}"
-    settings = ["foreign_keys=ON"]
-    if not read_only:
-        settings += ["journal_mode=WAL", "synchronous=FULL"]
-
-    class SelfClosing(sqlite3.Connection):
-        """Closes when collected: a pool that goes with its engine closes nothing itself."""
-
-        def __del__(self) -> None:
-            self.close()
-
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(
-            address,
-            timeout=BUSY_SECONDS,
-            uri=True,
-            check_same_thread=False,
-            factory=SelfClosing,
-        )
-
-    engine = create_engine(
-        URL.create("sqlite+pysqlite", database=str(path)), creator=connect, hide_parameters=True
-    )
-
-    def connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # transactions are ours, below
-        cursor = connection.cursor()
-        for setting in settings:
-            cursor.execute(f"PRAGMA {setting}")
-        cursor.close()
-
-    def begin(connection: Connection) -> None:
-        immediate = connection.get_execution_options().get("mdr_immediate", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begin)
-    return engine
-
-
-def read_mode(path: Path) -> str:
-    """Return SQLite's words for how to read: beside a log the usual way, without one on a read-only disk as it stands.
-
-    A reader of a WAL database makes a small file beside it. Where that cannot be, SQLite must be told
-    that nothing changes, which is only true while no log waits to be folded in.
-    """
-    log = path.with_name(path.name + "-wal")
-    waiting = log.exists() and log.stat().st_size > 0
-    writable = os.access(path.parent, os.W_OK)
-    return "mode=ro" if waiting or writable else "mode=ro&immutable=1"
-
-
 def _behind(found: str | None) -> bool:
     """Say whether steps are missing; a database may be ahead, as long as it works with this program."""
     return found is None or found < HEAD_REVISION
 
 
-def _revision(engine: Engine, path: Path) -> str | None:
+def _revision(engine: Engine, where: str) -> str | None:
     """Return the schema step of the database, ``None`` for an empty one, without loading Alembic.
 
     Raises:
         mdr.errors.StoreError: index-newer, when the database needs a newer program than this.
     """
-    from sqlalchemy import text
+    from sqlalchemy import inspect, text
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         with engine.connect() as connection:
-            tables = text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'")
-            if not connection.execute(tables).scalar_one():
+            if not inspect(connection).has_table("alembic_version"):
                 return None
             found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
             revision = None if found is None else str(found)
@@ -175,11 +140,17 @@ def _revision(engine: Engine, path: Path) -> str | None:
     if newer and (needed is None or str(needed) > HEAD_REVISION):
         raise StoreError(
             "index-newer",
-            f"the index {path} was written by a newer mdr (schema {revision})",
+            f"the {where} was written by a newer mdr (schema {revision})",
             hint="use that mdr, or another folder with --data",
             data={"found": revision, "known": HEAD_REVISION},
         )
     return revision
+
+
+def _migrating(engine: Engine, data: Path) -> AbstractContextManager[None]:
+    if engine.dialect.name == "postgresql":
+        return hold_advisory(engine, "migrate")
+    return hold(data / "locks" / "migrate")
 
 
 def _migrate(engine: Engine) -> None:
@@ -194,4 +165,4 @@ def _migrate(engine: Engine) -> None:
     config.set_main_option("script_location", str(Folder(__file__).parent / "migrations"))
     with writing(engine) as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, HEAD_REVISION)

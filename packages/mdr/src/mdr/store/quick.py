@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mdr.artifact.types import Skipped
-from mdr.store.engine import HEAD_REVISION, read_mode
+from mdr.store.engine import HEAD_REVISION
 from mdr.store.rows import SourceRow, Totals
+from mdr.store.sqlite import read_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
