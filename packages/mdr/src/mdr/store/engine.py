@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from mdr.errors import StoreError
+from mdr.settings import Pool
 from mdr.store.locking import hold
-from mdr.store.postgres import Pool, failure, hold_advisory, postgres_engine
+from mdr.store.postgres import failure, hold_advisory, postgres_engine
 from mdr.store.sqlite import sqlite_engine
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-HEAD_REVISION: Final = "0002"
+HEAD_REVISION: Final = "0003"
 """The last step in ``migrations/versions``; a test compares it with what Alembic finds."""
 
 
