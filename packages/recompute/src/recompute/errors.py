@@ -40,6 +40,10 @@ class RecomputeError(Exception):
         self.hint = hint
         self.data: dict[str, Any] = dict(data or {})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Carry all four parts when the error comes from another process."""
+        return _again, (type(self), self.code, self.message, self.hint, self.data)
+
 
 class InputError(RecomputeError):
     """What was given cannot be read or meant."""
@@ -59,3 +63,9 @@ class WorldError(RecomputeError):
     """Disk, launcher or another program failed."""
 
     exit_code = 3
+
+
+def _again(
+    kind: type[RecomputeError], code: str, message: str, hint: str, data: Mapping[str, Any]
+) -> RecomputeError:
+    return kind(code, message, hint=hint, data=data)

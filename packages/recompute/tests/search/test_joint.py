@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
+from recompute.config.geometry import check_geometry
+from recompute.config.normalize import revision_of
+from recompute.config.schema import JobConfig
 from recompute.errors import ConfigError
 from recompute.report.joint_report import joint_document, joint_text
+from recompute.rules.check import has_error
 from recompute.search.joint import Layout, at_layout, joint
 from recompute.search.plan import plan
 from recompute.units import GIB
@@ -29,6 +34,54 @@ def test_pruned_and_unpruned_searches_agree(budget: int) -> None:
     assert pruned.rows == whole.rows[:5]
     assert pruned.layouts == whole.layouts
     assert pruned.predicted <= whole.predicted
+
+
+MIXED = small_job(
+    num_layers=4,
+    hidden_size=2048,
+    num_attention_heads=16,
+    num_moe_experts=4,
+    moe_grouped_gemm=True,
+    moe_ffn_hidden_size=4096,
+    moe_layer_freq=(0, 1, 1, 1),
+    moe_token_dispatcher_type="alltoall",
+    **{"hardware.num_gpus": 4, "train.global_batch_size": 8},
+)
+"""Layers of two kinds: with more chunks a stage has other ones."""
+
+
+def by_planning_everything(job: JobConfig, budget: int) -> list[tuple[float, Layout]]:
+    """Plan every layout of the axes on its own: step time and layout, fastest first."""
+    powers = (1, 2, 4)
+    axes = itertools.product(powers, powers, range(1, 5), powers, powers, (1, 2, 4, 8))
+    found = []
+    for tp, pp, vpp, cp, ep, mbs in axes:
+        layout = Layout(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, mbs=mbs)
+        replicas = 4 // (tp * pp * cp)
+        count = 8 // (mbs * replicas) if replicas and 8 % (mbs * replicas) == 0 else 0
+        if not count or (vpp > 1 and (pp == 1 or count % pp)):
+            continue
+        try:
+            at = at_layout(job, layout)
+            check_geometry(at)
+            answer = plan(at, budget, gpu="h200", details=False)
+            if has_error(at, revision_of(at)[0]):
+                continue
+        except ConfigError:
+            continue
+        if answer.chosen is not None:
+            step = answer.control_seconds * (1.0 + answer.chosen.step_time_overhead)
+            found.append((step, layout))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("budget", [3 * GIB, 4 * GIB, 9 * GIB])
+def test_the_rows_are_those_of_planning_every_layout(budget: int) -> None:
+    expected = by_planning_everything(MIXED, budget)
+    rows = joint(MIXED, budget, gpu="h200", top=12).rows
+    assert rows
+    assert [row.layout for row in rows] == [layout for _, layout in expected[: len(rows)]]
+    assert len(rows) == min(12, len(expected))
 
 
 def test_pruning_leaves_layouts_out() -> None:

@@ -17,6 +17,7 @@ from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Link, OpClass
 from recompute.search import efficiency as eff
 from recompute.search.efficiency import EFFICIENCIES, Efficiencies
+from recompute.search.sends import Sends
 from recompute.timeline.static import is_distributed, microbatches_of, parallelism_of
 from recompute.timeline.types import Prediction, RankPeak, Replay
 
@@ -69,15 +70,21 @@ class CostModel:
             OpClass.ATTENTION: eff.BACKWARD_ATTENTION,
         }
         self._links = {link: self._link_seconds(link) for link in Link}
+        self.sends = Sends(job, gpu, self.efficiencies)
+        self._known: dict[tuple[Replay, bool], float] = {}
 
     def overhead(self, control: Prediction, candidate: Prediction) -> float:
         """Return the candidate's step time over the control's, minus one.
 
         A choice that replays nothing costs exactly nothing.
         """
-        if not any(rank.replay.kernels or rank.replay.comm for rank in candidate.ranks):
+        return self.overhead_of(control, [rank.replay for rank in candidate.ranks])
+
+    def overhead_of(self, control: Prediction, replays: Sequence[Replay]) -> float:
+        """Return what :meth:`overhead` returns, given only what runs again on each rank."""
+        if not any(replay.kernels or replay.comm for replay in replays):
             return 0.0
-        return self.step_seconds(candidate) / self.step_seconds(control) - 1.0
+        return self._step(control.ranks, replays) / self.step_seconds(control) - 1.0
 
     def step_seconds(self, prediction: Prediction) -> float:
         """Return one optimizer step: the slowest stage, fill and drain, sync and optimizer.
@@ -85,14 +92,22 @@ class CostModel:
         With M micro-batches, P stages and V chunks each, the slowest stage works all the time and
         the others' share of one micro-batch shows once, divided by V: ``max(t) + (sum(t) - max(t)) /
         (M V)`` for stage times ``t`` of a whole step (1F1B; NVIDIA/Megatron-LM core_v0.19.0
-        megatron/core/pipeline_parallel/schedules.py).
+        megatron/core/pipeline_parallel/schedules.py). Sends between stages are part of a stage's
+        time as far as they are visible, and whole while the pipeline fills and drains.
         """
-        times = [self.stage(rank).total for rank in prediction.ranks]
+        return self._step(prediction.ranks, [rank.replay for rank in prediction.ranks])
+
+    def _step(self, ranks: Sequence[RankPeak], replays: Sequence[Replay]) -> float:
+        turns = self.microbatches * self._chunks
+        work = [self._stage(*pair).total for pair in zip(ranks, replays, strict=True)]
+        sends = [self.sends.exchanges(dict(rank.rank).get("pp", 0)) for rank in ranks]
+        times = [w + turns * s * self.sends.visible for w, s in zip(work, sends, strict=True)]
         slowest = max(range(len(times)), key=times.__getitem__)
-        weights = self._stages_per_row(prediction.ranks)
-        total = sum(t * w for t, w in zip(times, weights, strict=True))
-        filling = (total - times[slowest]) / (self.microbatches * self._chunks)
-        rank = prediction.ranks[slowest]
+        weights = self._stages_per_row(ranks)
+        once = (w / turns + s for w, s in zip(work, sends, strict=True))
+        filling = sum(t * n for t, n in zip(once, weights, strict=True))
+        filling -= work[slowest] / turns + sends[slowest]
+        rank = ranks[slowest]
         return times[slowest] + filling + self._optimizer(rank) + self._gradient_sync(rank)
 
     def is_host_bound(self, prediction: Prediction) -> bool:
@@ -101,20 +116,23 @@ class CostModel:
         return slowest.host > slowest.kernels
 
     def stage(self, rank: RankPeak) -> StageTime:
-        """Return the times of one pipeline position for all micro-batches of a step."""
+        """Return the times of one pipeline position for all micro-batches of a step, sends left out."""
+        return self._stage(rank, rank.replay)
+
+    def _stage(self, rank: RankPeak, replay: Replay) -> StageTime:
         return StageTime(
             forward=self.seconds(rank.step_work),
             backward=self.seconds(rank.step_work, backward=True),
-            replay=self.seconds(rank.replay),
-            host=self._host(rank),
+            replay=self.seconds(replay),
+            host=self._host(rank.step_work, replay),
         )
 
-    def _host(self, rank: RankPeak) -> float:
+    def _host(self, work: Replay, replay: Replay) -> float:
         """Return the host's time: operations run forward and backward, replayed ones forward only."""
         model = self.job.model
         if model.enable_cuda_graph or model.cuda_graph_impl != "none":
             return 0.0
-        operations = rank.step_work.kernels + eff.FORWARD_SHARE * rank.replay.kernels
+        operations = work.kernels + eff.FORWARD_SHARE * replay.kernels
         return operations * self.efficiencies.host_seconds
 
     def seconds(self, work: Replay, *, backward: bool = False) -> float:
@@ -123,6 +141,12 @@ class CostModel:
         Each class takes the longer of its operations at their rate and its bytes at memory
         bandwidth; classes and links follow one another on one stream.
         """
+        key = (work, backward)
+        if key not in self._known:
+            self._known[key] = self._seconds(work, backward=backward)
+        return self._known[key]
+
+    def _seconds(self, work: Replay, *, backward: bool) -> float:
         flops, traffic = dict(work.flops), dict(work.traffic)
         memory = self.gpu.bandwidth * self.efficiencies.memory
         total = 0.0

@@ -41,6 +41,13 @@ class Efficiencies:
     ``overlap_moe_expert_parallel_comm``."""
     overlap_data: float = 0.10
     """Fraction of gradient reduction and parameter gathering that stays visible when overlapped."""
+    overlap_pipeline: float = 0.10
+    """Fraction of the sends between pipeline stages that stays visible with ``overlap_p2p_comm``, which
+    the interleaved schedule runs beside the compute of another chunk; without it all of it does."""
+    send_seconds: float = 20e-6
+    """One exchange between two stages beyond its bytes: a launch, the meeting of two ranks, and the
+    device synchronisation behind it (``batch_p2p_sync``). Stated; public nccl-tests ``sendrecv`` figures
+    for small messages are 10 to 25 microseconds."""
     source: str
     """Where the three device fractions come from."""
 

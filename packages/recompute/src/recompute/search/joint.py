@@ -7,7 +7,8 @@ the search ends when the bound of the next one is no better than the slowest of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,23 +18,29 @@ from recompute.config.gpus import DEFAULT_GPU, Gpu, find_gpu
 from recompute.config.normalize import normalize, revision_of
 from recompute.config.require import EXPLAIN, require_complete
 from recompute.errors import ConfigError, RecomputeError
+from recompute.model.layer import layer_kinds
 from recompute.model.tape import Link
 from recompute.search.budget import Budget, budget_of
+from recompute.search.cheapest import cheapest
 from recompute.search.cost import CostModel
 from recompute.search.efficiency import EFFICIENCIES
-from recompute.search.outcome import Judge, ranked
+from recompute.search.outcome import Judge
 from recompute.search.reserved import allocator_of
-from recompute.search.space import candidates, errors_of
+from recompute.search.space import errors_of, every_choice, is_legal, known_errors
 from recompute.search.types import Outcome, Predicts, tokens_of_step
-from recompute.timeline.static import microbatches_of
+from recompute.search.workers import IN_LINE, Workers
 
 if TYPE_CHECKING:
+    from recompute.config.revision import Revision
     from recompute.config.schema import JobConfig
     from recompute.timeline.types import Prediction
 
 MICRO_BATCHES = (1, 2, 4, 8)
 CONTEXTS = (1, 2, 4, 8)
 MAX_PIPELINE, MAX_CHUNKS = 64, 16
+SLACK = 1e-6
+"""Overhead beyond a limit up to which a choice is still looked at: far more than rounding, far less than
+an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -96,6 +103,7 @@ def joint(
     margin: str | float | None = None,
     top: int = 10,
     predictor_of: Callable[[JobConfig], Predicts] | None = None,
+    workers: Workers = IN_LINE,
 ) -> Joint:
     """Rank layouts of a job by predicted throughput under memory.
 
@@ -107,6 +115,7 @@ def joint(
         margin: As there.
         top: How many layouts to return.
         predictor_of: What predicts.
+        workers: Who does the parts; the answer does not depend on it.
 
     Raises:
         ConfigError: ``missing-field``, or the job or the arguments do not say enough.
@@ -121,8 +130,16 @@ def joint(
             )
     limit = budget_of(job, budget, gpu=gpu, margin=margin)
     rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
-    search = _Search(_bare(job), limit, rates, top, predictor_of or _predictor)
-    return search.run()
+    bare, (revision, _) = _bare(job), revision_of(job)
+    terms = _Terms(
+        job=bare,
+        limit=limit,
+        rates=rates,
+        revision=revision,
+        errors=errors_of(bare, revision),
+        make=predictor_of or _predictor,
+    )
+    return _search(terms, top, workers)
 
 
 def _predictor(job: JobConfig) -> Predicts:
@@ -159,124 +176,212 @@ def at_layout(job: JobConfig, layout: Layout) -> JobConfig:
     return replace(job, model=model, train=replace(job.train, micro_batch_size=layout.mbs))
 
 
-class _Search:
-    """One best-first search."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What every part of one search needs."""
 
-    def __init__(
-        self,
-        job: JobConfig,
-        limit: Budget,
-        rates: Gpu,
-        top: int,
-        make: Callable[[JobConfig], Predicts],
-    ) -> None:
-        self.job, self.limit, self.rates, self.top, self.make = job, limit, rates, top, make
-        self.revision, _ = revision_of(job)
-        self.allocator = allocator_of(job.environment)
-        self.errors = errors_of(job, self.revision)
+    job: JobConfig
+    limit: Budget
+    rates: Gpu
+    revision: Revision
+    errors: frozenset[str]
+    """Rules that the job breaks whatever its layout."""
+    make: Callable[[JobConfig], Predicts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Structure:
+    """Layouts whose parameters and states are the same."""
+
+    terms: _Terms
+    tp: int
+    pp: int
+    ep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounds:
+    """Valid layouts of one structure with a lower bound of their step time; none when too large."""
+
+    layouts: int
+    bounds: tuple[tuple[float, Layout], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One layout to plan."""
+
+    terms: _Terms
+    bound: float
+    layout: Layout
+    below: float
+    """Step time from which it is of no use, as known when somebody was free to plan it."""
+
+
+def _search(terms: _Terms, top: int, workers: Workers) -> Joint:
+    """Search until no layout that is left can be faster than the rows kept."""
+    structures = [
+        _Structure(terms=terms, tp=tp, pp=pp, ep=ep)
+        for tp, pp, ep in itertools.product(*_structure(terms.job, terms.rates))
+    ]
+    bounded = workers.ordered(
+        _bounds_of, structures, what="groups of layouts bounded", of=len(structures)
+    )
+    found = [bounds for _, bounds in bounded]
+    queue = sorted(pair for bounds in found for pair in bounds.bounds)
+    kept = _Kept(top)
+    predicted = 0
+    trials = (
+        _Trial(terms=terms, bound=bound, layout=layout, below=kept.below) for bound, layout in queue
+    )
+    for trial, row in workers.ordered(_tried, trials, what="layouts tried", of=len(queue)):
+        if trial.bound >= kept.below:
+            break
+        predicted += 1
+        kept.offer(row)
+    return Joint(
+        rows=tuple(kept.rows),
+        layouts=sum(bounds.layouts for bounds in found),
+        too_large=sum(bounds.layouts for bounds in found if not bounds.bounds),
+        predicted=predicted,
+    )
+
+
+class _Kept:
+    """The fastest rows so far."""
+
+    def __init__(self, top: int) -> None:
+        self.top = top
         self.rows: list[JointRow] = []
-        self.layouts = self.too_large = self.predicted = 0
 
-    def run(self) -> Joint:
-        """Search until no layout that is left can be faster than the rows kept."""
-        queue = sorted(self._bounded())
-        for bound, layout in queue:
-            if len(self.rows) == self.top and bound >= self.rows[-1].step_seconds:
-                break
-            self._try(layout)
-        return Joint(
-            rows=tuple(self.rows),
-            layouts=self.layouts,
-            too_large=self.too_large,
-            predicted=self.predicted,
-        )
+    @property
+    def below(self) -> float:
+        """Step time that a further row has to beat."""
+        return self.rows[-1].step_seconds if len(self.rows) == self.top else math.inf
 
-    def _bounded(self) -> Iterator[tuple[float, Layout]]:
-        """Yield every valid layout whose states fit, with a lower bound of its step time."""
-        for tp, pp, ep in itertools.product(*_structure(self.job, self.rates)):
-            members = list(self._members(tp, pp, ep))
-            self.layouts += len(members)
-            if not members:
-                continue
-            work = self._least_work(members[0])
-            if work is None:
-                self.too_large += len(members)
-                continue
-            for layout in members:
-                count = microbatches_of(at_layout(self.job, layout))
-                yield work * (1.0 + (pp - 1) / (count * layout.vpp)), layout
-
-    def _members(self, tp: int, pp: int, ep: int) -> Iterator[Layout]:
-        chunks = range(1, MAX_CHUNKS + 1) if pp > 1 else (1,)
-        last = _uneven(self.job, pp)
-        for vpp, cp, mbs in itertools.product(chunks, CONTEXTS, MICRO_BATCHES):
-            layout = Layout(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, mbs=mbs, last=last)
-            if (last == 0 or vpp == 1) and self._valid(layout):
-                yield layout
-
-    def _valid(self, layout: Layout) -> bool:
-        job = at_layout(self.job, layout)
-        world, batch = job.hardware.num_gpus or 1, job.train.global_batch_size or 1
-        replica = layout.tp * layout.pp * layout.cp
-        if world % replica or batch % (world // replica * layout.mbs):
-            return False
-        try:
-            check_geometry(job)
-        except ConfigError:
-            return False
-        # interleaving runs micro-batches in groups of PP (megatron/core/pipeline_parallel/schedules.py)
-        return layout.vpp == 1 or microbatches_of(job) % layout.pp == 0
-
-    def _least_work(self, layout: Layout) -> float | None:
-        """Return the average stage's time at its best, or nothing when states alone do not fit.
-
-        At its best: large GEMMs, no launches, nothing sent over the context group. What a step sends
-        over the tensor and expert groups depends on its tokens only, and states depend neither on the
-        micro-batch nor on how ranks are split between data and context.
-        """
-        job = normalize(at_layout(self.job, layout))
-        try:
-            prediction = self.make(job).predict(NO_RECOMPUTE)
-        except RecomputeError:
-            return None
-        allowed = self.limit.allowed_peak(self.allocator)
-        if max(rank.static.total for rank in prediction.ranks) > allowed:
-            return None
-        ideal = replace(EFFICIENCIES[self.rates.architecture], gemm_edge=0, launch_seconds=0.0)
-        cost = CostModel(job, self.rates, ideal)
-        return _average_work(cost, prediction)
-
-    def _try(self, layout: Layout) -> None:
-        """Plan one layout and keep it if it is among the fastest."""
-        self.predicted += 1
-        job = normalize(at_layout(self.job, layout))
-        if errors_of(job, self.revision) - self.errors:
+    def offer(self, row: JointRow | None) -> None:
+        """Keep a row if it is among the fastest; of equal ones those that were found first."""
+        if row is None or row.step_seconds >= self.below:
             return
-        predictor = self.make(job)
-        control = predictor.predict(NO_RECOMPUTE)
-        cost = CostModel(job, self.rates)
-        seconds = cost.step_seconds(control)
-        if len(self.rows) == self.top and seconds >= self.rows[-1].step_seconds:
-            return
-        judge = Judge(predictor, cost, self.limit, control)
-        outcome: Outcome | None = judge.judge(control)
-        if outcome is not None and not outcome.fits:
-            space = candidates(job, self.revision, predictor.active_layers())
-            outcomes = ranked(judge.outcome(choice) for choice in space)
-            outcome = outcomes[0] if outcomes[0].fits else None
-        if outcome is None:
-            return
-        step = seconds * (1.0 + outcome.step_time_overhead)
-        self.rows.append(
-            JointRow(
-                layout=layout,
-                outcome=outcome,
-                step_seconds=step,
-                tokens_per_second=tokens_of_step(job) / step / (job.hardware.num_gpus or 1),
-            )
-        )
-        self.rows.sort(key=lambda row: (row.step_seconds, row.layout))
+        self.rows.append(row)
+        self.rows.sort(key=lambda kept: (kept.step_seconds, kept.layout))
         del self.rows[self.top :]
+
+
+def _bounds_of(structure: _Structure) -> _Bounds:
+    """Bound the layouts of a structure: the slowest stage at its best, then fill and drain."""
+    terms = structure.terms
+    members = list(_members(structure))
+    times = _least_times(terms, members[0]) if members else None
+    if times is None:
+        return _Bounds(layouts=len(members), bounds=())
+    slowest = sum(times) / len(times)
+    if _are_split_alike(terms.job, members):
+        slowest = max(times)
+    others = sum(times) - slowest
+    return _Bounds(
+        layouts=len(members),
+        bounds=tuple(
+            (slowest + others / (_microbatches(terms.job, m) * m.vpp), m) for m in members
+        ),
+    )
+
+
+def _members(structure: _Structure) -> Iterator[Layout]:
+    """Yield the valid layouts of a structure.
+
+    Of what :func:`check_geometry` asks, only the division of the global batch hangs on the micro-batch.
+    """
+    job, pp = structure.terms.job, structure.pp
+    chunks = range(1, MAX_CHUNKS + 1) if pp > 1 else (1,)
+    last = _uneven(job, pp)
+    for vpp, cp in itertools.product(chunks if last == 0 else (1,), CONTEXTS):
+        layouts = [
+            Layout(tp=structure.tp, pp=pp, vpp=vpp, cp=cp, ep=structure.ep, mbs=mbs, last=last)
+            for mbs in MICRO_BATCHES
+        ]
+        divided = [layout for layout in layouts if _divides_batch(job, layout)]
+        if divided and _is_valid(job, divided[0]):
+            yield from divided
+
+
+def _divides_batch(job: JobConfig, layout: Layout) -> bool:
+    """Say whether the GPUs make whole replicas, and the global batch whole micro-batches of each."""
+    world, batch = job.hardware.num_gpus or 1, job.train.global_batch_size or 1
+    replica = layout.tp * layout.pp * layout.cp
+    if world % replica or batch % (world // replica * layout.mbs):
+        return False
+    # interleaving runs micro-batches in groups of PP (megatron/core/pipeline_parallel/schedules.py)
+    return layout.vpp == 1 or _microbatches(job, layout) % layout.pp == 0
+
+
+def _is_valid(job: JobConfig, layout: Layout) -> bool:
+    try:
+        check_geometry(at_layout(job, layout))
+    except ConfigError:
+        return False
+    return True
+
+
+def _microbatches(job: JobConfig, layout: Layout) -> int:
+    """Return what :func:`microbatches_of` says of the job at a layout."""
+    data = (job.hardware.num_gpus or 1) // (layout.tp * layout.pp * layout.cp)
+    return max(1, (job.train.global_batch_size or 1) // (layout.mbs * data))
+
+
+def _least_times(terms: _Terms, layout: Layout) -> list[float] | None:
+    """Return the stages' times at their best, or nothing when states alone do not fit.
+
+    At its best: GEMMs with the rows of the largest micro-batch and no context group, no launches,
+    nothing sent over the context group or between stages. What a step sends over the tensor and expert
+    groups depends on its tokens only, and states depend neither on the micro-batch nor on how ranks are
+    split between data and context.
+    """
+    job = normalize(at_layout(terms.job, layout))
+    try:
+        prediction = terms.make(job).predict(NO_RECOMPUTE)
+    except RecomputeError:
+        return None
+    allowed = terms.limit.allowed_peak(allocator_of(job.environment))
+    if max(rank.static.total for rank in prediction.ranks) > allowed:
+        return None
+    ideal = replace(EFFICIENCIES[terms.rates.architecture], launch_seconds=0.0)
+    largest = replace(layout, mbs=max(MICRO_BATCHES), cp=min(CONTEXTS))
+    cost = CostModel(normalize(at_layout(terms.job, largest)), terms.rates, ideal)
+    return _stage_times(cost, prediction)
+
+
+def _tried(trial: _Trial) -> JointRow | None:
+    """Plan one layout; nothing when it does not fit or is no faster than ``below``."""
+    terms = trial.terms
+    job = normalize(at_layout(terms.job, trial.layout))
+    if errors_of(job, terms.revision) - terms.errors:
+        return None
+    predictor = terms.make(job)
+    control = predictor.predict(NO_RECOMPUTE)
+    cost = CostModel(job, terms.rates)
+    seconds = cost.step_seconds(control)
+    if seconds >= trial.below:
+        return None
+    judge = Judge(predictor, cost, terms.limit, control)
+    outcome: Outcome | None = judge.judge(control)
+    if outcome is not None and not outcome.fits:
+        known = known_errors(job, terms.revision)
+        outcome = cheapest(
+            judge,
+            every_choice(job, predictor.active_layers()),
+            lambda choice: is_legal(job, choice, terms.revision, known),
+            below=trial.below / seconds - 1.0 + SLACK,
+        )
+    if outcome is None:
+        return None
+    step = seconds * (1.0 + outcome.step_time_overhead)
+    return JointRow(
+        layout=trial.layout,
+        outcome=outcome,
+        step_seconds=step,
+        tokens_per_second=tokens_of_step(job) / step / (job.hardware.num_gpus or 1),
+    )
 
 
 def _uneven(job: JobConfig, pp: int) -> int:
@@ -291,13 +396,23 @@ def _uneven(job: JobConfig, pp: int) -> int:
     return max(model.num_layers - each * (pp - 1), 0)
 
 
-def _average_work(cost: CostModel, prediction: Prediction) -> float:
-    total = 0.0
+def _are_split_alike(job: JobConfig, members: Sequence[Layout]) -> bool:
+    """Say whether a stage does the same work in all layouts, however many chunks it has."""
+    model = job.model
+    counted = model.account_for_embedding_in_pipeline_split + (
+        model.account_for_loss_in_pipeline_split
+    )
+    same = not counted and len(set(layer_kinds(model))) == 1
+    return same or len({layout.vpp for layout in members}) == 1
+
+
+def _stage_times(cost: CostModel, prediction: Prediction) -> list[float]:
+    times = []
     for rank in prediction.ranks:
         sent = tuple(item for item in rank.step_work.comm if item[0] is not Link.CONTEXT)
         work = replace(rank.step_work, comm=sent)
-        total += cost.seconds(work) + cost.seconds(work, backward=True)
-    return total / len(prediction.ranks)
+        times.append(cost.seconds(work) + cost.seconds(work, backward=True))
+    return times
 
 
 def _structure(job: JobConfig, rates: Gpu) -> tuple[list[int], list[int], list[int]]:

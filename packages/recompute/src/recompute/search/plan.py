@@ -6,6 +6,7 @@ per-layer plans are a search of their own (:mod:`recompute.search.per_layer`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recompute.config.choice import NO_RECOMPUTE, choice_of
@@ -26,8 +27,10 @@ from recompute.search.types import Outcome, Plan, Predicts, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from recompute.config.choice import RecomputeChoice
     from recompute.config.gpus import Gpu
     from recompute.config.schema import JobConfig
+    from recompute.timeline.types import Prediction
 
 HOST_BOUND = Assumption(
     id="host-bound",
@@ -71,15 +74,68 @@ def plan(
     """
     if budget is None and gpu is None and missing(job, EXPLAIN):
         require_complete(job, PLAN)  # one line with everything, the GPU too
-    acted = normalize(require_complete(job, EXPLAIN))
-    revision, _ = revision_of(job)
+    require_complete(job, EXPLAIN)
     limit = budget_of(job, budget, gpu=gpu, margin=margin)
-    rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
+    find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
+    return answer(prepare(job, predictor_of), limit, gpu=gpu, per_layer=per_layer, details=details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What the answers for all budgets and GPUs share: the job, its predictor and its choices."""
+
+    job: JobConfig
+    """As loaded."""
+    acted: JobConfig
+    """Normalised."""
+    make: Callable[[JobConfig], Predicts]
+    predictor: Predicts
+    control: Prediction
+    space: tuple[RecomputeChoice, ...]
+    known: frozenset[str]
+    """Rules that the job breaks whatever it recomputes."""
+
+
+def prepare(
+    job: JobConfig, predictor_of: Callable[[JobConfig], Predicts] | None = None
+) -> Prepared:
+    """Work out what does not depend on the budget.
+
+    Args:
+        job: A complete job, as loaded.
+        predictor_of: As for :func:`plan`.
+
+    Raises:
+        RecomputeError: As for :func:`plan`.
+    """
+    acted = normalize(job)
+    revision, _ = revision_of(job)
     make = predictor_of or _predictor
     predictor = make(acted)
-    judge = Judge(predictor, CostModel(acted, rates), limit, control_of(predictor))
-    space = candidates(job, revision, predictor.active_layers())
-    plain = outcomes = ranked(judge.outcome(choice) for choice in space)
+    return Prepared(
+        job=job,
+        acted=acted,
+        make=make,
+        predictor=predictor,
+        control=control_of(predictor),
+        space=candidates(job, revision, predictor.active_layers()),
+        known=known_errors(job, revision),
+    )
+
+
+def answer(
+    ready: Prepared,
+    limit: Budget,
+    *,
+    gpu: str | None = None,
+    per_layer: bool = False,
+    details: bool = True,
+) -> Plan:
+    """Choose what to recompute within one budget; arguments as for :func:`plan`."""
+    job, acted, predictor = ready.job, ready.acted, ready.predictor
+    rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
+    judge = Judge(predictor, CostModel(acted, rates), limit, ready.control)
+    plain = outcomes = ranked(judge.outcome(choice) for choice in ready.space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
     wanted = not control.fits and (per_layer or (details and _is_small(predictor)))
@@ -89,9 +145,8 @@ def plan(
     chosen = _chosen(outcomes, control)
     why: tuple[str, ...] = ()
     if details:
-        why = reasons(job, judge, outcomes, chosen, known_errors(job, revision))
+        why = reasons(job, judge, outcomes, chosen, ready.known)
         why += () if per_layer else per_layer_hint(stock, mixed)
-    levers = cheaper_first(judge, plain, make) if details else ()
     return Plan(
         job=acted,
         status=_status(chosen, control),
@@ -101,7 +156,7 @@ def plan(
         control=control,
         current=choice_of(job),
         closest=None if chosen is not None else _closest(outcomes),
-        cheaper_first=levers,
+        cheaper_first=cheaper_first(judge, plain, ready.make) if details else (),
         why=why,
         control_seconds=judge.cost.step_seconds(judge.control),
         assumptions=(

@@ -47,13 +47,15 @@ def candidates(
         refuses it.
     """
     known = known_errors(job, revision)
-    found = [NO_RECOMPUTE]
-    found += (
-        choice
-        for choice in itertools.chain(_selective(active_layers), _full(job))
-        if is_legal(job, choice, revision, known)
-    )
-    return tuple(found)
+    first, *others = every_choice(job, active_layers)
+    return (first, *(choice for choice in others if is_legal(job, choice, revision, known)))
+
+
+def every_choice(job: JobConfig, active_layers: Mapping[str, int]) -> Iterator[RecomputeChoice]:
+    """Yield what :func:`candidates` returns before it asks the rules."""
+    yield NO_RECOMPUTE
+    yield from _selective(active_layers)
+    yield from _full(job)
 
 
 def known_errors(job: JobConfig, revision: Revision) -> frozenset[str]:

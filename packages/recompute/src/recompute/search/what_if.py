@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recompute.config.choice import RecomputeChoice
-from recompute.errors import ConfigError, RecomputeError
-from recompute.search.plan import plan
+from recompute.config.require import EXPLAIN, require_complete
+from recompute.errors import ConfigError, RecomputeError, UnsupportedError
+from recompute.search.budget import budget_of
+from recompute.search.plan import answer, prepare
 from recompute.search.types import Plan
+from recompute.search.workers import IN_LINE, Workers
 from recompute.units import format_gib, parse_bytes
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
+    from recompute.timeline.stages import Stage
+    from recompute.timeline.types import Prediction
 
 MAX_STEPS = 64
 """Budgets in one range at most."""
@@ -39,6 +45,8 @@ class WhatIfRow:
     """The budget or the GPU, as given."""
     plan: Plan | None
     problem: str = ""
+    refused: UnsupportedError | None = None
+    """Why there is no plan, where the job holds something that is not modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +65,7 @@ def what_if(
     *,
     margin: str | float | None = None,
     per_layer: bool = False,
+    workers: Workers = IN_LINE,
 ) -> tuple[WhatIfRow, ...]:
     """Plan every variant for every budget and GPU.
 
@@ -66,35 +75,108 @@ def what_if(
         gpus: Names; ``None`` for the job's own.
         margin: As for :func:`recompute.search.plan.plan`.
         per_layer: As for :func:`recompute.search.plan.plan`.
+        workers: Who plans the variants; the answer does not depend on it.
 
     Raises:
         ConfigError: A budget, GPU or margin is wrong.
+        UnsupportedError: No variant is modelled.
     """
-    rows = []
-    for variant in variants:
-        for gpu in gpus:
-            for budget in budgets:
-                memory = _memory(variant, budget, gpu)
-                if variant.job is None:
-                    rows.append(
-                        WhatIfRow(
-                            changes=variant.changes,
-                            memory=memory,
-                            plan=None,
-                            problem=variant.problem,
-                        )
-                    )
-                    continue
-                answer = plan(
-                    variant.job,
-                    budget,
-                    gpu=gpu,
-                    margin=margin,
-                    per_layer=per_layer,
-                    details=False,
-                )
-                rows.append(WhatIfRow(changes=variant.changes, memory=memory, plan=answer))
-    return tuple(rows)
+    asked = [
+        _Asked(
+            variant=variant,
+            budgets=tuple(budgets),
+            gpus=tuple(gpus),
+            margin=margin,
+            per_layer=per_layer,
+        )
+        for variant in variants
+    ]
+    found = workers.ordered(_rows_of, asked, what="jobs planned", of=len(asked))
+    rows = tuple(itertools.chain.from_iterable(answers for _, answers in found))
+    refused = [row.refused for row in rows if row.refused is not None]
+    if refused and len(refused) == len(rows):
+        raise refused[0]
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Everything that is asked of one variant."""
+
+    variant: Variant
+    budgets: tuple[str | int | None, ...]
+    gpus: tuple[str | None, ...]
+    margin: str | float | None
+    per_layer: bool
+
+
+def _rows_of(asked: _Asked) -> tuple[WhatIfRow, ...]:
+    """Plan one variant for every budget and GPU; predictions are made once for all of them."""
+    variant = asked.variant
+    cells = [
+        (gpu, budget, _memory(variant, budget, gpu))
+        for gpu in asked.gpus
+        for budget in asked.budgets
+    ]
+    if variant.job is None:
+        return tuple(
+            WhatIfRow(changes=variant.changes, memory=memory, plan=None, problem=variant.problem)
+            for _, _, memory in cells
+        )
+    job = require_complete(variant.job, EXPLAIN)
+    limits = [budget_of(job, budget, gpu=gpu, margin=asked.margin) for gpu, budget, _ in cells]
+    try:
+        ready = prepare(job, Remembering)
+    except UnsupportedError as error:
+        return tuple(
+            WhatIfRow(
+                changes=variant.changes,
+                memory=memory,
+                plan=None,
+                problem=problem_of(error),
+                refused=error,
+            )
+            for _, _, memory in cells
+        )
+    return tuple(
+        WhatIfRow(
+            changes=variant.changes,
+            memory=memory,
+            plan=answer(ready, limit, gpu=gpu, per_layer=asked.per_layer, details=False),
+        )
+        for (gpu, _, memory), limit in zip(cells, limits, strict=True)
+    )
+
+
+class Remembering:
+    """A predictor that makes every prediction once.
+
+    Args:
+        job: A complete, normalised job.
+    """
+
+    def __init__(self, job: JobConfig) -> None:
+        from recompute.timeline.predict import Predictor
+
+        self.job = job
+        self._inner = Predictor(job)
+        self._known: dict[tuple[RecomputeChoice, bool], Prediction] = {}
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """Pipeline positions with their layers, pp first."""
+        return self._inner.stages
+
+    def active_layers(self) -> Mapping[str, int]:
+        """Count the layers on which each label does anything."""
+        return self._inner.active_layers()
+
+    def predict(self, choice: RecomputeChoice, *, composition: bool = False) -> Prediction:
+        """Predict one choice, once."""
+        key = (choice, composition)
+        if key not in self._known:
+            self._known[key] = self._inner.predict(choice, composition=composition)
+        return self._known[key]
 
 
 def largest_that_fit(rows: Iterable[WhatIfRow], field: str) -> tuple[Largest, ...]:

@@ -10,6 +10,7 @@ from recompute.model.layer import LAYER_KINDS, layer_kinds
 from recompute.model.offload import OffloadGroup, offload_groups, whole_layer
 from recompute.model.ops.adapters import adapted, frozen
 from recompute.model.ops.ends import embedding_tape, head_tape
+from recompute.model.replay import replayed_ops
 from recompute.model.run import GradPolicy, TapeProfile, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Mechanism, Region, Tape
@@ -167,9 +168,7 @@ class LayerBook:
         """Return what one layer runs again in one backward."""
         key = (kind, active)
         if key not in self._replays:
-            by_name = {op.name: op for op in self.tape(kind).ops}
-            names = self.profile(kind, active).replayed
-            self._replays[key] = work_of(by_name[name] for name in names)
+            self._replays[key] = work_of(replayed_ops(self.tape(kind), active))
         return self._replays[key]
 
     def units(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> tuple[Unit, ...]:
