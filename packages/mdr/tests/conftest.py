@@ -48,3 +48,12 @@ def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     name = postgres_server.create()
     yield postgres_server.url(name)
     postgres_server.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> str | None:
+    """Every database that the index runs on: the address of a fresh one, ``None`` for a file."""
+    if request.param == "sqlite":
+        return None
+    address: str = request.getfixturevalue("postgres_url")
+    return address

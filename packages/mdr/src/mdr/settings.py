@@ -9,6 +9,18 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """How many connections to PostgreSQL a process keeps, and how long it waits."""
+
+    size: int = 5
+    """Connections kept open; as many again are opened while they are needed."""
+    wait_seconds: int = 10
+    """How long a reader waits for a free connection."""
+    statement_seconds: int = 120
+    """After which the server ends a statement; 0 means never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Upper bounds on hostile input; exceeding one is a named skip or error, never a hang."""
 
@@ -55,3 +67,4 @@ class Settings:
     """``postgresql://...`` of the index; ``None`` means ``index.sqlite`` in ``data``."""
     blobs: str | None = field(default=None, repr=False)
     """``s3://bucket/prefix?endpoint_url=...&region=...``; ``None`` means the folder ``data``."""
+    pool: Pool = Pool()

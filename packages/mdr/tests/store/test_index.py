@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,8 @@ from mdr.store.rows import Grade, NewArtifact, NewLine, NewRevision, NewVersion,
 from mdr.store.schema import metadata
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Engine
 
 DAY = 86_400
@@ -32,10 +32,11 @@ ARTIFACT = Artifact(
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Engine:
-    opened = open_database(tmp_path, create=True)
+def engine(tmp_path: Path, database: str | None) -> Iterator[Engine]:
+    opened = open_database(tmp_path, create=True, address=database)
     assert opened is not None
-    return opened
+    yield opened
+    opened.dispose()
 
 
 def version(
@@ -56,7 +57,9 @@ def version(
 def write(
     engine: Engine, *versions: NewVersion, artifact: Artifact = ARTIFACT, head: str = "h"
 ) -> Recorded:
+    known = Index(engine).source(artifact.host, artifact.repository)
     line = NewLine(
+        base=None if known is None else known.head,
         head=head,
         branch="main",
         location="/somewhere",
@@ -156,10 +159,10 @@ def test_lookup_ignores_case_and_display_keeps_it(engine: Engine) -> None:
     ]
 
 
-def test_a_manifest_that_was_changed_is_noticed(engine: Engine, tmp_path: Path) -> None:
+def test_a_manifest_that_was_changed_is_noticed(engine: Engine) -> None:
     write(engine, version("1", 0))
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
-        connection.execute("UPDATE manifests SET body = 'x'")
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE manifests SET body = 'x'")
     with pytest.raises(IntegrityError) as caught:
         Index(engine).manifest(sha256(b""))
     assert caught.value.code == "manifest-corrupt"
@@ -173,9 +176,11 @@ def test_a_failed_transaction_leaves_nothing(engine: Engine) -> None:
     assert Index(engine).sources() == []
 
 
-def test_the_quick_answer_is_the_index_s_answer(engine: Engine, tmp_path: Path) -> None:
+def test_the_quick_answer_is_the_index_s_answer(
+    engine: Engine, tmp_path: Path, database: str | None
+) -> None:
     write(engine, version("1", 0), version("2", 1))
-    quick = known_source(tmp_path, "github.com", "acme/TOOLS", "r1")
+    quick = known_source(tmp_path, "github.com", "acme/TOOLS", "r1", database)
     slow = Index(engine)
     row = slow.source("github.com", "acme/tools")
     assert row is not None
@@ -185,32 +190,52 @@ def test_the_quick_answer_is_the_index_s_answer(engine: Engine, tmp_path: Path) 
         slow.totals(row.id),
         slow.skipped(row.id),
     )
-    assert known_source(tmp_path, "github.com", "o/r", "r1") is None
+    assert known_source(tmp_path, "github.com", "o/r", "r1", database) is None
 
 
-def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path) -> None:
-    engine.dispose()
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-        connection.execute("UPDATE registry_state SET needs = '9998'")
+def test_a_newer_schema_is_refused(engine: Engine, tmp_path: Path, database: str | None) -> None:
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        connection.exec_driver_sql("UPDATE registry_state SET needs = '9998'")
     with pytest.raises(StoreError) as caught:
-        open_database(tmp_path, create=False)
+        open_database(tmp_path, create=False, address=database)
     assert caught.value.code == "index-newer"
-    assert known_source(tmp_path, "github.com", "acme/tools", "r1") is None
+    assert known_source(tmp_path, "github.com", "acme/tools", "r1", database) is None
 
 
 def test_a_newer_schema_that_works_with_this_program_is_used(
-    engine: Engine, tmp_path: Path
+    engine: Engine, tmp_path: Path, database: str | None
 ) -> None:
     write(engine, version("1", 0))
-    engine.dispose()
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    again = open_database(tmp_path, create=False)
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    again = open_database(tmp_path, create=True, address=database)
     assert again is not None
     assert write(again, version("1", 0), version("2", 1), head="h2").new_versions == 1
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("9999",)
+    with again.connect() as connection:
+        found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    assert found == "9999"
+    again.dispose()
+
+
+def test_a_run_whose_lock_was_lost_does_not_overwrite_another(engine: Engine) -> None:
+    write(engine, version("1", 0))
+    line = NewLine(
+        base="older",
+        head="h3",
+        branch=None,
+        location="x",
+        commits=0,
+        artifacts=(),
+        manifests={},
+        objects={},
+        grades=(),
+        skipped=(),
+    )
+    with pytest.raises(StoreError) as caught, writing(engine) as connection:
+        record(connection, ensure_source(connection, "github.com", "acme/tools", "x"), line)
+    assert caught.value.code == "index-moved"
+    assert labels(engine) == ["git:20260101.1111111"]
 
 
 def test_a_file_that_is_no_database_is_an_error_in_words(tmp_path: Path) -> None:

@@ -15,9 +15,12 @@ from mdr.errors import UsageError
 from mdr.store.engine import open_database, writing
 from mdr.store.recording import ensure_source, record
 from mdr.store.rows import Grade, NewArtifact, NewLine, NewVersion
-from mdr.store.search import Query, SqliteSearch, edits
+from mdr.store.search import Document, Query, SearchIndex, search_index
+from mdr.store.spelling import edits
+from mdr.store.state import changed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DOCUMENTS = {
@@ -45,10 +48,10 @@ DOCUMENTS = {
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> SqliteSearch:
-    engine = open_database(tmp_path, create=True)
+def search(tmp_path: Path, database: str | None) -> Iterator[SearchIndex]:
+    engine = open_database(tmp_path, create=True, address=database)
     assert engine is not None
-    found = SqliteSearch(engine)
+    found = search_index(engine)
     for repository, rows in DOCUMENTS.items():
         new, grades, texts = [], [], []
         for path, name, kind, description, body, grade in rows:
@@ -75,7 +78,10 @@ def search(tmp_path: Path) -> SqliteSearch:
             grades.append(
                 Grade(sha256=digest, kind=kind.value, ruleset="r1", grade=grade, penalty=0)
             )
-            texts.append((artifact, body))
+            hosts = ("example.com", f"{name.lower()}.example.org")
+            texts.append(
+                Document(artifact=artifact, text=body, sha256=digest, hosts=hosts, tools=("Bash",))
+            )
         line = NewLine(
             head="h",
             branch=None,
@@ -90,70 +96,130 @@ def search(tmp_path: Path) -> SqliteSearch:
         with writing(engine) as connection:
             record(connection, ensure_source(connection, "github.com", repository, "x"), line)
             found.refresh(connection, texts)
-    return found
+            changed(connection)
+    yield found
+    engine.dispose()
 
 
-def names(search: SqliteSearch, words: str, **facets: str) -> list[str]:
+def names(search: SearchIndex, words: str, **facets: str) -> list[str]:
     query = replace(Query(words=words), **facets)  # type: ignore[arg-type]
     return [hit.artifact.name for hit in search.search(query, "r1").hits]
 
 
-def test_the_name_weighs_more_than_the_text(search: SqliteSearch) -> None:
+def test_the_name_weighs_more_than_the_text(search: SearchIndex) -> None:
     assert names(search, "recompute") == ["recompute", "pdf-forms"]
 
 
 @pytest.mark.parametrize("typo", ["recomptue", "recompte", "recommpute", "rekompute"])
-def test_a_typo_finds_the_word(search: SqliteSearch, typo: str) -> None:
+def test_a_typo_finds_the_word(search: SearchIndex, typo: str) -> None:
     assert names(search, typo)[0] == "recompute"
 
 
-def test_every_word_must_fit(search: SqliteSearch) -> None:
+def test_every_word_must_fit(search: SearchIndex) -> None:
     assert names(search, "activation memory") == ["recompute"]
     assert names(search, "activation zzzzzz") == []
 
 
-def test_a_beginning_is_enough_and_accents_do_not_count(search: SqliteSearch) -> None:
+def test_a_beginning_is_enough_and_accents_do_not_count(search: SearchIndex) -> None:
     assert names(search, "recomp")[0] == "recompute"
     assert names(search, "uberblick") == ["AGENTS"]
     assert names(search, "ÜBERBLICK") == ["AGENTS"]
 
 
-def test_parts_of_a_name_are_words(search: SqliteSearch) -> None:
+def test_parts_of_a_name_are_words(search: SearchIndex) -> None:
     assert names(search, "forms") == ["pdf-forms"]
     assert names(search, "pdf-forms") == ["pdf-forms"]
 
 
 @pytest.mark.parametrize("words", ['"', "a AND", "NEAR(", "*", "name:x", "') OR 1", "-", "\x00"])
-def test_no_word_is_an_operator(search: SqliteSearch, words: str) -> None:
+def test_no_word_is_an_operator(search: SearchIndex, words: str) -> None:
     assert search.search(Query(words=words), "r1").total >= 0
 
 
-def test_without_words_everything_in_order(search: SqliteSearch) -> None:
+def test_without_words_everything_in_order(search: SearchIndex) -> None:
     assert names(search, "") == ["AGENTS", "pdf-forms", "recompute", "a"]
 
 
-def test_facets_filter_and_count_what_is_left(search: SqliteSearch) -> None:
+def test_facets_filter_and_count_what_is_left(search: SearchIndex) -> None:
     page = search.search(Query(kind="skill", owner="ACME"), "r1")
     assert page.total == 2
     assert page.facets["grade"] == {"A": 1, "B": 1}
     assert page.facets["owner"] == {"acme": 2}
-    assert page.facets["host"] == {"github.com": 2}
+    assert page.facets["host"] == {
+        "example.com": 2,
+        "pdf-forms.example.org": 1,
+        "recompute.example.org": 1,
+    }
+    assert page.facets["tool"] == {"Bash": 2}
     assert page.facets["license"] == {}
 
 
-def test_cursors_walk_through_everything_once(search: SqliteSearch) -> None:
-    seen, cursor = [], None
-    while True:
-        page = search.search(Query(limit=3, cursor=cursor), "r1")
-        seen += [hit.artifact.id for hit in page.hits]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert len(seen) == len(set(seen)) == page.total == 4
+def test_each_facet_filters_by_its_value_whatever_its_case(search: SearchIndex) -> None:
+    assert names(search, "", host="A.example.org") == ["a"]
+    assert names(search, "", host="example.com", tool="bash", grade="a") == ["AGENTS", "recompute"]
+    assert names(search, "", host="github.com") == []
+    assert names(search, "activation", owner="other", kind="Skill") == ["a"]
+    assert names(search, "", owner="acm") == []
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "e30", "eyJhZnRlciI6LTF9", "é"])
-def test_a_cursor_of_one_s_own_is_refused(search: SqliteSearch, cursor: str) -> None:
+def test_a_document_is_replaced_with_its_words_hosts_and_tools(
+    search: SearchIndex, tmp_path: Path, database: str | None
+) -> None:
+    engine = open_database(tmp_path, create=False, address=database)
+    assert engine is not None
+    (hit,) = search.search(Query(words="megatron"), "r1").hits
+    with writing(engine) as connection:
+        document = Document(artifact=hit.artifact, text="different", hosts=("new.example",))
+        search.refresh(connection, [document])
+        changed(connection)
+    engine.dispose()
+    assert names(search, "megatron") == names(search, "megatorn") == []
+    assert names(search, "diferent", host="new.example") == ["recompute"]
+    assert names(search, "", host="recompute.example.org") == []
+    assert search.search(Query(), "r1").facets["host"]["new.example"] == 1
+
+
+@pytest.mark.parametrize("words", ["", "acme", "a"])
+def test_cursors_walk_through_everything_once(search: SearchIndex, words: str) -> None:
+    whole = [hit.artifact.id for hit in search.search(Query(words=words), "r1").hits]
+    for limit in (1, 2, 3):
+        seen, cursor = [], None
+        while True:
+            page = search.search(Query(words=words, limit=limit, cursor=cursor), "r1")
+            seen += [hit.artifact.id for hit in page.hits]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert seen == whole
+        assert len(seen) == len(set(seen)) == page.total > 0
+
+
+def test_what_is_added_before_a_cursor_repeats_and_loses_nothing(
+    search: SearchIndex, tmp_path: Path, database: str | None
+) -> None:
+    first = search.search(Query(limit=2), "r1")
+    engine = open_database(tmp_path, create=False, address=database)
+    assert engine is not None
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE artifacts SET present = false WHERE name = 'AGENTS'")
+        changed(connection)
+    engine.dispose()
+    rest = search.search(Query(limit=2, cursor=first.next_cursor), "r1")
+    assert [hit.artifact.name for hit in first.hits] == ["AGENTS", "pdf-forms"]
+    assert [hit.artifact.name for hit in rest.hits] == ["recompute", "a"]
+    assert rest.total == 3
+
+
+def test_a_cursor_belongs_to_its_query(search: SearchIndex) -> None:
+    cursor = search.search(Query(limit=1), "r1").next_cursor
+    for other in (Query(cursor=cursor, kind="skill"), Query(cursor=cursor, words="acme")):
+        with pytest.raises(UsageError) as caught:
+            search.search(other, "r1")
+        assert caught.value.code == "bad-cursor"
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "e30", "eyJhZnRlciI6LTF9", "é", "W10", "bnVsbA"])
+def test_a_cursor_of_one_s_own_is_refused(search: SearchIndex, cursor: str) -> None:
     with pytest.raises(UsageError) as caught:
         search.search(Query(cursor=cursor), "r1")
     assert caught.value.code == "bad-cursor"

@@ -21,7 +21,7 @@ SCHEMA = "mdr.search/1"
 @click.option("--owner", help="Owner of the repository.")
 @click.option("--grade", help="A, B, C, D or F.")
 @click.option("--license", "license_", help="SPDX identifier.")
-@click.option("--host", help="Host of the repository.")
+@click.option("--host", help="A host that the file names.")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
 @click.option("--cursor", help="next_cursor of the page before.")
 @json_option

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mdr.digest import Sha256
+    from mdr.registry.telling import Told
     from mdr.settings import Limits
     from mdr.source.types import Commit, Oid
     from mdr.version.drafts import DraftArtifact, DraftVersion, Line, Snapshot
@@ -43,7 +44,8 @@ class Content:
     links: Mapping[Oid, bytes]
     fresh: dict[Oid, tuple[Sha256, int]]
     grades: tuple[Grade, ...]
-    descriptions: Mapping[Oid, str | None]
+    told: Mapping[Oid, Told]
+    """What files that were read tell about themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

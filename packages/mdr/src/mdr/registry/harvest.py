@@ -19,15 +19,16 @@ from mdr.artifact.types import Kind
 from mdr.digest import Sha256, sha256
 from mdr.errors import StoreError
 from mdr.registry.stores import chunks
-from mdr.store.files import FileBlobStore, Staged, new_token
+from mdr.registry.telling import Told, tell
+from mdr.store.files import Staged, new_token
 from mdr.store.rows import Grade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
-    from pathlib import Path
 
     from mdr.source.types import Oid, Source
+    from mdr.store.blobs import BlobPlace, StagingStore
 
     Progress = Callable[[str, int, int], None]
 
@@ -37,8 +38,6 @@ SMALL: Final = 200
 PIECES_PER_PROCESS: Final = 6
 """Few enough that git's cache of delta bases pays, many enough that no process ends much later."""
 PIECE_BYTES: Final = 64 << 20
-MAX_DESCRIPTION: Final = 4_096
-"""Characters of a description that the index keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,8 @@ class Read:
     staged: Staged | None
     """``None`` when the store had it."""
     grades: tuple[Grade, ...]
-    description: str | None
+    told: Told | None
+    """Of the newest version of an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +62,18 @@ class Work:
     """Blobs to read, in the order in which to read them, with their size."""
     kinds: Mapping[Oid, frozenset[Kind]]
     described: frozenset[Oid]
-    """Files whose description is wanted."""
+    """Files that readers find their artifact by."""
     ruleset: str
 
 
 def harvest(
-    source: Source, root: Path, work: Work, *, workers: int, progress: Progress
+    source: Source, place: BlobPlace, work: Work, *, workers: int, progress: Progress
 ) -> dict[Oid, Read]:
     """Read, hash, store and audit.
 
     Args:
         source: Where the blobs are.
-        root: The data folder.
+        place: Where the blobs go.
         work: What to read.
         workers: Processes; 0 means one per core.
         progress: Called with (stage, done, total).
@@ -87,56 +87,61 @@ def harvest(
     """
     if not work.sizes:
         return {}
-    blobs = FileBlobStore(root, token := new_token())
+    blobs, number = place.open(token := new_token()), workers or os.cpu_count() or 1
     try:
-        return _harvest(source, blobs, work, token, workers or os.cpu_count() or 1, progress)
+        found = _read(source, place, work, token, number, progress)
+        _publish(blobs, place, [each.staged for each in found.values() if each.staged], number)
     except BaseException:
         blobs.take_back()
         raise
+    finally:
+        blobs.close()
+    return found
 
 
-def _harvest(  # noqa: PLR0917 - the arguments of harvest, and the run's token
-    source: Source, blobs: FileBlobStore, work: Work, token: str, number: int, progress: Progress
+def _read(  # noqa: PLR0917 - the arguments of harvest, and the run's token
+    source: Source, place: BlobPlace, work: Work, token: str, number: int, progress: Progress
 ) -> dict[Oid, Read]:
-    names, root = list(work.sizes), blobs.root
+    names = list(work.sizes)
     found: dict[Oid, Read] = {}
     with executor(len(names), number) as pool:
         files = max(SMALL, len(names) // (number * PIECES_PER_PROCESS))
         pieces = list(chunks(names, work.sizes, files=files, total=PIECE_BYTES))
-        jobs = [(source, root, token, piece, _share(piece, work)) for piece in pieces]
+        jobs = [(source, place, token, piece, _share(piece, work)) for piece in pieces]
         for reads in each_result(pool, _read_piece, jobs):
             found |= {read.oid: read for read in reads}
             progress("reading and auditing", len(found), len(names))
-        staged = [read.staged for read in found.values() if read.staged is not None]
-        blobs.settle_content(staged)
-        shares = [staged[start : start + 2048] for start in range(0, len(staged), 2048)]
-        folders: set[str] = set()
-        for each in each_result(pool, _rename_piece, [(root, share) for share in shares]):
-            folders |= each
-    blobs.settle_names(folders)
     return found
 
 
-def describe(data: bytes) -> str | None:
-    """Return what the frontmatter says the file is for, on one line."""
-    from mdr.artifact.frontmatter import read_frontmatter
-
-    values = read_frontmatter(data).values
-    text = values.get("description") if values is not None else None
-    if not isinstance(text, str):
-        return None
-    line = " ".join(text.split())[:MAX_DESCRIPTION]
-    return line.encode("utf-8", "replace").decode("utf-8") or None
+def _publish(blobs: StagingStore, place: BlobPlace, staged: Sequence[Staged], number: int) -> None:
+    """Give what is staged its names, between two barriers for all of it."""
+    if not staged:
+        return
+    blobs.settle_content(staged)
+    shares = [staged[start : start + 2048] for start in range(0, len(staged), 2048)]
+    folders: set[str] = set()
+    with executor(len(staged), number) as pool:
+        for each in each_result(pool, _rename_piece, [(place, share) for share in shares]):
+            folders |= each
+    blobs.settle_names(folders)
 
 
 def _read_piece(
-    source: Source, root: Path, token: str, piece: Sequence[Oid], work: Work
+    source: Source, place: BlobPlace, token: str, piece: Sequence[Oid], work: Work
 ) -> list[Read]:
-    blobs = FileBlobStore(root, token)
+    blobs = place.open(token)
+    try:
+        return _read_into(blobs, source, piece, work)
+    finally:
+        blobs.close()
+
+
+def _read_into(blobs: StagingStore, source: Source, piece: Sequence[Oid], work: Work) -> list[Read]:
     reads = []
     for oid, data in source.read(piece):
         digest = sha256(data)
-        staged = None if blobs.has(digest) else blobs.stage(digest, data)
+        staged = blobs.offer(digest, data)
         wanted = work.kinds.get(oid, frozenset())
         reads.append(
             Read(
@@ -145,9 +150,10 @@ def _read_piece(
                 size=len(data),
                 staged=staged,
                 grades=tuple(grade(data, digest, kind, work.ruleset) for kind in sorted(wanted)),
-                description=describe(data) if oid in work.described else None,
+                told=tell(data) if oid in work.described else None,
             )
         )
+    blobs.flush()
     return reads
 
 
@@ -161,8 +167,8 @@ def grade(data: bytes, digest: Sha256, kind: Kind, ruleset: str) -> Grade:
     )
 
 
-def _rename_piece(root: Path, staged: Sequence[Staged]) -> set[str]:
-    return FileBlobStore(root).rename(staged)
+def _rename_piece(place: BlobPlace, staged: Sequence[Staged]) -> set[str]:
+    return place.open().rename(staged)
 
 
 def _share(piece: Sequence[Oid], work: Work) -> Work:

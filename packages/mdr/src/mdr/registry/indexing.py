@@ -105,12 +105,15 @@ def _known(settings: Settings, location: Location) -> Known:
             source=row,
             totals=stores.index.totals(row.id),
             skipped=stores.index.skipped(row.id),
-            graded=not stores.index.ungraded(row.id, newest.LATEST),
+            graded=not stores.index.ungraded(row.id, newest.LATEST)
+            and not stores.index.unread(row.id),
         )
 
 
 def _quick(location: Location, settings: Settings) -> Known | None:
-    return known_source(settings.data, location.host, location.repository, newest.LATEST)
+    return known_source(
+        settings.data, location.host, location.repository, newest.LATEST, settings.database
+    )
 
 
 def _regrade(settings: Settings, known: Known, progress: Progress) -> tuple[str, ...]:
@@ -135,7 +138,7 @@ def _opened(settings: Settings) -> Iterator[Stores]:
     try:
         yield stores
     finally:
-        stores.index.engine.dispose()
+        stores.close()
 
 
 def _index_changed(location: Location, head: Head, settings: Settings, progress: Progress) -> int:
@@ -144,14 +147,21 @@ def _index_changed(location: Location, head: Head, settings: Settings, progress:
 
     with (
         _opened(settings) as stores,
-        source_lock(settings.data, location.host, location.repository),
+        source_lock(stores, location.host, location.repository),
     ):
         known = stores.index.source(location.host, location.repository)
         if known is not None and known.head == head.commit:
             return 0
         from mdr.registry.pipeline import Job, run
 
-        job = Job(location=location, head=head, stores=stores, settings=settings, progress=progress)
+        job = Job(
+            location=location,
+            head=head,
+            stores=stores,
+            settings=settings,
+            progress=progress,
+            base=known.head if known is not None else None,
+        )
         return run(job)
 
 

@@ -9,28 +9,35 @@ content on the next run.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mdr.artifact.discover import PathLimits
 from mdr.registry.freezing import Content, freeze_line, wanted_objects
-from mdr.registry.harvest import Work, describe, harvest
+from mdr.registry.harvest import Work, harvest
 from mdr.registry.stores import store_lock
+from mdr.registry.telling import describe, document
 from mdr.source.opening import open_source
 from mdr.store.rows import NewLine
 from mdr.version.history import Bounds, discover, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
     from mdr.registry.freezing import FrozenLine
     from mdr.registry.harvest import Progress
     from mdr.registry.stores import Stores
+    from mdr.registry.telling import Told
     from mdr.settings import Limits, Settings
     from mdr.source.locate import Location
     from mdr.source.types import Head, Oid, Source
+    from mdr.store.rows import NewArtifact, Offered
+    from mdr.store.search import Document
     from mdr.version.drafts import Line
+
+TOGETHER: Final = 256
+"""Documents that are read and written at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,8 @@ class Job:
     stores: Stores
     settings: Settings
     progress: Progress
+    base: Oid | None = None
+    """The head that was held when the job began; recording refuses to go on from another."""
 
 
 def run(job: Job) -> int:
@@ -111,8 +120,8 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
     readable = {oid: size for oid, size in sizes.items() if size is not None and size <= limit}
     index.engine.dispose()  # no connection may be shared with the processes started now
     work = Work(sizes=readable, kinds=kinds, described=wanted.latest, ruleset=newest.LATEST)
-    root, workers = job.stores.data, job.settings.workers
-    reads = harvest(source, root, work, workers=workers, progress=job.progress)
+    place, workers = job.stores.place, job.settings.workers
+    reads = harvest(source, place, work, workers=workers, progress=job.progress)
     links = [oid for oid in wanted.links if oid in reads or oid in old]
     return Content(
         hashes={oid: old[oid] for oid in wanted.oids if oid in old}
@@ -121,7 +130,7 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
         links=dict(source.read(links)),
         fresh={oid: (read.sha256, read.size) for oid, read in reads.items() if oid not in old},
         grades=tuple(grade for read in reads.values() for grade in read.grades),
-        descriptions={oid: read.description for oid, read in reads.items() if oid in wanted.latest},
+        told={oid: read.told for oid, read in reads.items() if read.told is not None},
     )
 
 
@@ -129,17 +138,16 @@ def write_line(tip: Head, line: Line, content: Content, job: Job) -> int:
     """Record everything in one transaction."""
     from mdr.store.engine import writing
     from mdr.store.recording import ensure_source, record
+    from mdr.store.state import changed
 
     stores, location = job.stores, job.location
     frozen = freeze_line(line, content, job.settings.limits)
     artifacts = tuple(
-        replace(
-            each,
-            artifact=_described(each.artifact, each.versions[-1].sha256, frozen, content, stores),
-        )
+        replace(each, artifact=_described(each, frozen, content, stores))
         for each in frozen.artifacts
     )
     new = NewLine(
+        base=job.base,
         head=tip.commit,
         branch=tip.branch,
         location=location.address,
@@ -150,25 +158,42 @@ def write_line(tip: Head, line: Line, content: Content, job: Job) -> int:
         grades=content.grades,
         skipped=frozen.skipped,
     )
+    told = {
+        each.versions[-1].sha256: content.told[oid]
+        for each in artifacts
+        if (oid := frozen.oids[each.artifact.id]) in content.told
+    }
     with writing(stores.index.engine) as connection:
         source_id = ensure_source(connection, location.host, location.repository, location.address)
         done = record(connection, source_id, new)
-        documents = [(each, _text(stores, done.latest.get(each.id))) for each in done.refreshed]
-        stores.search.refresh(connection, documents)
+        for start in range(0, len(done.refreshed), TOGETHER):
+            share = done.refreshed[start : start + TOGETHER]
+            stores.search.refresh(connection, _documents(stores, share, done.latest, told))
+        if done.changed:
+            changed(connection)
     return done.new_versions
 
 
-def _described(
-    artifact: Artifact, digest: Sha256, frozen: FrozenLine, content: Content, stores: Stores
-) -> Artifact:
+def _documents(
+    stores: Stores,
+    artifacts: Sequence[Artifact],
+    latest: Mapping[str, Offered],
+    told: Mapping[Sha256, Told],
+) -> list[Document]:
+    """Write what search keeps of some artifacts; bytes that are withdrawn are not even read."""
+    offered = [(each, latest[each.id]) for each in artifacts if each.id in latest]
+    texts = stores.blobs.get_many([each.sha256 for _, each in offered if not each.withdrawn])
+    return [
+        document(artifact, each.sha256, texts.get(each.sha256), told.get(each.sha256))
+        for artifact, each in offered
+    ]
+
+
+def _described(new: NewArtifact, frozen: FrozenLine, content: Content, stores: Stores) -> Artifact:
     """Give an artifact the description of its latest version."""
-    oid: Oid = frozen.oids[artifact.id]
-    known: Mapping[Oid, str | None] = content.descriptions
+    oid: Oid = frozen.oids[new.artifact.id]
+    known: Mapping[Oid, Told] = content.told
     if oid in known:
-        return replace(artifact, description=known[oid])
-    data = stores.blobs.get(digest)
-    return replace(artifact, description=describe(data) if data is not None else None)
-
-
-def _text(stores: Stores, digest: Sha256 | None) -> str:
-    return "" if digest is None else (stores.blobs.get(digest) or b"").decode("utf-8", "replace")
+        return replace(new.artifact, description=known[oid].description)
+    data = stores.blobs.get(new.versions[-1].sha256)
+    return replace(new.artifact, description=describe(data) if data is not None else None)

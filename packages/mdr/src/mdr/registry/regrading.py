@@ -14,17 +14,17 @@ from mdr.artifact.types import Kind
 from mdr.errors import IntegrityError
 from mdr.registry.harvest import SMALL, each_result, executor, grade
 from mdr.registry.stores import source_lock, store_lock
-from mdr.store.files import FileBlobStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from mdr.digest import Sha256
     from mdr.registry.harvest import Progress
     from mdr.registry.stores import Stores
     from mdr.settings import Settings
+    from mdr.store.blobs import BlobPlace, BlobStore
     from mdr.store.rows import Grade, SourceRow
+    from mdr.store.search import Document
     from mdr.version.types import Version
 
     File = tuple[Sha256, Kind]
@@ -45,15 +45,36 @@ def regrade(
     from mdr.store.recording import save_grades
 
     with (
-        source_lock(settings.data, source.host, source.repository),
+        source_lock(stores, source.host, source.repository),
         store_lock(settings.data, shared=True),
     ):
         files = stores.index.ungraded(source.id, ruleset)
         grades = _grades(stores, files, ruleset, settings.workers or os.cpu_count() or 1, progress)
-        if grades:
+        documents = _unread(stores, source)
+        if grades or documents:
             with writing(stores.index.engine) as connection:
+                stores.search.refresh(connection, documents)
                 save_grades(connection, grades)
     return len(files) - len(grades)
+
+
+def _unread(stores: Stores, source: SourceRow) -> list[Document]:
+    """Read again what an older program recorded without the hosts and tools that it names."""
+    from mdr.registry.telling import document
+
+    found = stores.index.unread(source.id)
+    buried = stores.index.tombstones([digest for _, digest in found])
+    return [
+        document(artifact, digest, None if digest in buried else _held(stores.blobs, digest))
+        for artifact, digest in found
+    ]
+
+
+def _held(blobs: BlobStore, digest: Sha256) -> bytes | None:
+    try:
+        return blobs.get(digest)
+    except IntegrityError:
+        return None
 
 
 def graded_now(
@@ -72,7 +93,7 @@ def _grades(
 ) -> list[Grade]:
     stores.index.engine.dispose()  # no connection may be shared with the processes started now
     pieces = [files[start : start + SMALL] for start in range(0, len(files), SMALL)]
-    jobs = [(stores.data, piece, ruleset) for piece in pieces]
+    jobs = [(stores.place, piece, ruleset) for piece in pieces]
     grades: list[Grade] = []
     with executor(len(files), workers) as pool:
         for each in each_result(pool, _grade_piece, jobs):
@@ -81,15 +102,15 @@ def _grades(
     return grades
 
 
-def _grade_piece(root: Path, files: Sequence[File], ruleset: str) -> list[Grade]:
-    blobs = FileBlobStore(root)
-    found = (_grade(blobs, digest, kind, ruleset) for digest, kind in files)
-    return [each for each in found if each is not None]
-
-
-def _grade(blobs: FileBlobStore, digest: Sha256, kind: Kind, ruleset: str) -> Grade | None:
+def _grade_piece(place: BlobPlace, files: Sequence[File], ruleset: str) -> list[Grade]:
+    blobs = place.open()
     try:
-        data = blobs.get(digest)
-    except IntegrityError:
-        return None
+        found = (_grade(blobs, digest, kind, ruleset) for digest, kind in files)
+        return [each for each in found if each is not None]
+    finally:
+        blobs.close()
+
+
+def _grade(blobs: BlobStore, digest: Sha256, kind: Kind, ruleset: str) -> Grade | None:
+    data = _held(blobs, digest)
     return None if data is None else grade(data, digest, kind, ruleset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mdr.registry.documents import artifact_document
 from mdr.registry.interface import SourceInfo
@@ -11,13 +11,17 @@ if TYPE_CHECKING:
     from mdr.store.search import Hit, Page
 
 
+FACETS: Final = ("kind", "owner", "grade", "license", "host")
+"""Those of the contract; pages show the tools as well."""
+
+
 def search_document(words: str, page: Page) -> dict[str, Any]:
     """Return ``{query, total, items: [A + {grade, sha256, score}], facets, next_cursor}``."""
     return {
         "query": words,
         "total": page.total,
         "items": [_item(hit) for hit in page.hits],
-        "facets": page.facets,
+        "facets": {name: page.facets[name] for name in FACETS},
         "next_cursor": page.next_cursor,
     }
 

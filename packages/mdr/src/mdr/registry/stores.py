@@ -1,11 +1,12 @@
-"""The data folder as one value: blobs, index and search."""
+"""Blobs, index and search as one value, wherever each of them is."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mdr.store.files import FileBlobStore
+from mdr.store.blobs import BlobPlace, StagingStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,10 @@ class Stores:
     """What is kept."""
 
     data: Path
-    blobs: FileBlobStore
+    """The data folder: fetched repositories and locks, and by default everything else."""
+    place: BlobPlace
+    """Where ``blobs`` are, for other processes."""
+    blobs: StagingStore
     index: Index
     search: SearchIndex
     state: State
@@ -31,35 +35,39 @@ class Stores:
     def close(self) -> None:
         """Close every connection; the value may be used again, and opens new ones then."""
         self.state.close()
+        self.blobs.close()
         self.index.engine.dispose()
 
 
 def open_stores(settings: Settings, *, create: bool) -> Stores | None:
-    """Open the data folder.
+    """Open index and blobs where the settings say: SQLite or PostgreSQL, a folder or S3.
 
     Args:
         settings: Where.
-        create: Whether to create it when it does not exist.
+        create: Whether to create what does not exist.
 
     Returns:
         ``None`` when there is no index and none is to be created.
 
     Raises:
-        mdr.errors.StoreError: index-newer, index-unreadable, store-unwritable, registry-missing.
+        mdr.errors.UsageError: bad-database, bad-blobs, postgresql-missing, s3-missing.
+        mdr.errors.StoreError: index-newer, index-unreadable, store-unwritable, registry-missing,
+            database-unreachable, database-busy.
     """
     from mdr.errors import StoreError
     from mdr.store.engine import open_database
 
+    place = BlobPlace(root=settings.data, address=settings.blobs)
+    blobs = place.open()
     if create:
-        try:
-            settings.data.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                "store-unwritable",
-                f"the data folder {settings.data} cannot be created: {error.strerror}",
-                hint="check permissions, or name another folder with --data",
-            ) from error
-    engine = open_database(settings.data, create=create, read_only=settings.read_only)
+        _make(settings.data)
+    engine = open_database(
+        settings.data,
+        create=create,
+        read_only=settings.read_only,
+        address=settings.database,
+        pool=settings.pool,
+    )
     if engine is None and settings.read_only:
         raise StoreError(
             "registry-missing",
@@ -70,32 +78,57 @@ def open_stores(settings: Settings, *, create: bool) -> Stores | None:
     if engine is None:
         return None
     from mdr.store.index import Index
-    from mdr.store.search import SqliteSearch
+    from mdr.store.search import search_index
     from mdr.store.state import State
 
     return Stores(
         data=settings.data,
-        blobs=FileBlobStore(settings.data),
+        place=place,
+        blobs=blobs,
         index=Index(engine),
-        search=SqliteSearch(engine),
+        search=search_index(engine),
         state=State(engine),
     )
 
 
+def _make(folder: Path) -> None:
+    from mdr.errors import StoreError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            "store-unwritable",
+            f"the data folder {folder} cannot be created: {error.strerror}",
+            hint="check permissions, or name another folder with --data",
+        ) from error
+
+
 def store_lock(data: Path, *, shared: bool) -> AbstractContextManager[None]:
-    """Hold the store lock: indexers share it, a repair holds it alone."""
+    """Hold the lock of a data folder: indexers share it, a repair holds it alone."""
     from mdr.store.locking import hold
 
     return hold(data / "locks" / "store", shared=shared)
 
 
-def source_lock(data: Path, host: str, repository: str) -> AbstractContextManager[None]:
-    """Hold the lock of one repository: one fetch and one indexing at a time."""
+@contextmanager
+def source_lock(stores: Stores, host: str, repository: str) -> Iterator[None]:
+    """Hold the lock of one repository: one fetch and one indexing at a time, on all machines.
+
+    Raises:
+        mdr.errors.StoreError: store-unwritable, database-unreachable.
+    """
     from mdr.digest import sha256
     from mdr.store.locking import hold
 
-    key = sha256(f"{host}\n{repository.lower()}".encode())[:32]
-    return hold(data / "locks" / f"source-{key}")
+    name = f"{host}\n{repository.lower()}"
+    with ExitStack() as held:
+        held.enter_context(hold(stores.data / "locks" / f"source-{sha256(name.encode())[:32]}"))
+        if stores.index.engine.dialect.name == "postgresql":
+            from mdr.store.postgres import hold_advisory
+
+            held.enter_context(hold_advisory(stores.index.engine, f"source\n{name}"))
+        yield
 
 
 def chunks(

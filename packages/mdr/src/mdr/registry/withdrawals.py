@@ -160,6 +160,7 @@ def _settle(stores: Stores, connection: Connection, ids: Iterable[str]) -> None:
     """Let artifacts show the version that is offered now: label, hash, description, search."""
     from sqlalchemy import update
 
+    from mdr.registry.telling import document, tell
     from mdr.store.schema import artifacts
     from mdr.store.state import changed
     from mdr.store.withdrawn import newest_offered, tombstones, version_rows
@@ -173,14 +174,16 @@ def _settle(stores: Stores, connection: Connection, ids: Iterable[str]) -> None:
         row = newest_offered(connection, {key: rows})[key]
         digest = Sha256(row["sha256"])
         data = None if tombstones(connection, [digest]) else _bytes(stores, digest)
-        described = replace(shown, latest=row["label"], description=_description(data))
+        told = None if data is None else tell(data)
+        description = None if told is None else told.description
+        described = replace(shown, latest=row["label"], description=description)
         values = {
             "latest": described.latest,
             "latest_sha256": digest,
             "description": described.description,
         }
         connection.execute(update(artifacts).where(artifacts.c.id == key).values(**values))
-        documents.append((described, (data or b"").decode("utf-8", "replace")))
+        documents.append(document(described, digest, data, told))
     stores.search.refresh(connection, documents)
     changed(connection)
 
@@ -190,12 +193,6 @@ def _bytes(stores: Stores, digest: Sha256) -> bytes | None:
         return stores.blobs.get(digest)
     except IntegrityError:
         return None  # fsck tells and repairs that
-
-
-def _description(data: bytes | None) -> str | None:
-    from mdr.registry.harvest import describe
-
-    return None if data is None else describe(data)
 
 
 def _digest_of(connection: Connection, artifact: Artifact, label: str) -> Sha256:

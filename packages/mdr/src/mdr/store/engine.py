@@ -55,23 +55,33 @@ def open_database(
             return None
         read_only = read_only or (not create and not os.access(data, os.W_OK))
         engine, where = sqlite_engine(path, read_only=read_only), f"index {path}"
-    found = _revision(engine, where)
-    if found is None and not create and address is not None:
+    try:
+        found = _revision(engine, where)
+        if found is None and not create and address is not None:
+            engine.dispose()
+            return None
+        if _behind(found):
+            _bring_up(engine, where, data, found=found, read_only=read_only)
+    except BaseException:
         engine.dispose()
-        return None
-    if not _behind(found):
-        return engine
+        raise
+    return engine
+
+
+def _bring_up(
+    engine: Engine, where: str, data: Path, *, found: str | None, read_only: bool
+) -> None:
+    """Run the steps that are missing, unless another process just did."""
     if read_only:
         raise StoreError(
             "index-older",
             f"the {where} has the older schema {found}, and is only read here",
-            hint="run any mdr command with --data on that folder once, by whoever may write to it",
+            hint="run any mdr command on it once, by whoever may write to it",
             data={"found": found, "known": HEAD_REVISION},
         )
     with _migrating(engine, data):
         if _behind(_revision(engine, where)):
             _migrate(engine)
-    return engine
 
 
 @contextmanager
@@ -90,6 +100,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
                 yield immediate
     except SQLAlchemyError as error:
         raise unreadable(error) from error
+
+
+def one_state(connection: Connection) -> Connection:
+    """Let all statements of a transaction that only reads see the same state, as SQLite's do."""
+    if connection.dialect.name == "postgresql":
+        return connection.execution_options(isolation_level="REPEATABLE READ")
+    return connection
 
 
 def unreadable(error: Exception) -> StoreError:

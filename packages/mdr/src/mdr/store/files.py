@@ -76,6 +76,10 @@ class FileBlobStore:
         self.publish([self.stage(name, data) for name, data in fresh.items()])
         return names
 
+    def offer(self, digest: Sha256, data: bytes) -> Staged | None:
+        """Stage a blob that is not held."""
+        return None if self.has(digest) else self.stage(digest, data)
+
     def stage(self, digest: Sha256, data: bytes) -> Staged:
         """Write one blob beside its final name. Steps of several processes may mix freely.
 
@@ -95,6 +99,12 @@ class FileBlobStore:
         except OSError as error:
             raise _unwritable(self.root, error) from error
         return Staged(digest, temporary)
+
+    def flush(self) -> None:
+        """Nothing is left to do: what was staged is written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def publish(self, staged: Sequence[Staged]) -> None:
         """Make staged blobs durable and give them their names: content, barrier, names, barrier.
@@ -157,6 +167,10 @@ class FileBlobStore:
                 data={"sha256": digest, "found": sha256(data)},
             )
         return data
+
+    def get_many(self, digests: Sequence[Sha256]) -> dict[Sha256, bytes | None]:
+        """Return several blobs."""
+        return {digest: self.get(digest) for digest in digests}
 
     def has(self, digest: Sha256) -> bool:
         """Say whether ``digest`` is held."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from mdr.artifact.types import Artifact, Kind, Skipped
 from mdr.digest import Sha256, sha256
 from mdr.errors import IntegrityError
-from mdr.store.engine import unreadable
+from mdr.store.engine import one_state, unreadable
 from mdr.store.rows import SourceRow, Totals
 from mdr.store.schema import (
     artifacts,
@@ -45,20 +45,20 @@ class Index:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection whose failures are ours.
+        """Open a connection that sees one committed state, and whose failures are ours.
 
         Raises:
             mdr.errors.StoreError: index-unreadable.
         """
         try:
             with self.engine.connect() as connection:
-                yield connection
+                yield one_state(connection)
         except SQLAlchemyError as error:
             raise unreadable(error) from error
 
     def _rows(self, statement: Select[Any]) -> list[Mapping[str, Any]]:
         with self.reading() as connection:
-            return [dict(row) for row in connection.execute(statement).mappings()]
+            return _all(connection, statement)
 
     def source(self, host: str, repository: str) -> SourceRow | None:
         """Return a repository by host and name; case of the name is ignored."""
@@ -138,9 +138,9 @@ class Index:
         found: dict[str, tuple[Version, ...]] = {}
         for start in range(0, len(wanted), CHUNK):
             ids = [each.id for each in wanted[start : start + CHUNK]]
-            rows = self._rows(_version_rows(ids, ruleset))
-            revisions = self._revisions(ids)
             with self.reading() as connection:
+                rows = _all(connection, _version_rows(ids, ruleset))
+                revisions = _revisions(connection, ids)
                 yanked = yanks(connection, ids)
             grouped: dict[str, list[Mapping[str, Any]]] = {key: [] for key in ids}
             for row in rows:
@@ -153,23 +153,6 @@ class Index:
         """Return which of some hashes have a tombstone, and why."""
         with self.reading() as connection:
             return tombstones(connection, digests)
-
-    def _revisions(self, ids: Sequence[str]) -> dict[int, list[FolderRevision]]:
-        statement = (
-            select(folder_revisions)
-            .join(versions, versions.c.id == folder_revisions.c.version_id)
-            .where(versions.c.artifact_id.in_(ids))
-            .order_by(folder_revisions.c.committed.desc(), folder_revisions.c.id.desc())
-        )
-        found: dict[int, list[FolderRevision]] = {}
-        for row in self._rows(statement):
-            revision = FolderRevision(
-                commit=row["commit_oid"],
-                committed=row["committed"],
-                manifest_sha256=Sha256(row["manifest_sha256"]),
-            )
-            found.setdefault(row["version_id"], []).append(revision)
-        return found
 
     def artifacts_with(self, digests: Sequence[Sha256]) -> list[Artifact]:
         """Return the artifacts that have a version whose file hashes to one of ``digests``."""
@@ -204,6 +187,15 @@ class Index:
         )
         return [(Sha256(row["sha256"]), Kind(row["kind"])) for row in self._rows(statement)]
 
+    def unread(self, source_id: int) -> list[tuple[Artifact, Sha256]]:
+        """Return the artifacts whose offered version an older program recorded, without what it names."""
+        known = func.coalesce(artifacts.c.mentions_of, "")
+        where = (artifacts.c.source_id == source_id) & artifacts.c.present
+        columns = select(artifacts, sources.c.host, sources.c.repository)
+        join = columns.join(sources, sources.c.id == artifacts.c.source_id)
+        rows = self._rows(join.where(where, known != artifacts.c.latest_sha256))
+        return [(artifact_of(row), Sha256(row["latest_sha256"])) for row in rows]
+
     def manifest(self, digest: Sha256) -> tuple[FileEntry, ...] | None:
         """Return the files of a manifest, verified by its hash; ``None`` when it is not held.
 
@@ -237,6 +229,28 @@ def artifact_of(row: Mapping[str, Any]) -> Artifact:
         previously=tuple(json.loads(row["previously"])),
         present=bool(row["present"]),
     )
+
+
+def _all(connection: Connection, statement: Select[Any]) -> list[Mapping[str, Any]]:
+    return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def _revisions(connection: Connection, ids: Sequence[str]) -> dict[int, list[FolderRevision]]:
+    statement = (
+        select(folder_revisions)
+        .join(versions, versions.c.id == folder_revisions.c.version_id)
+        .where(versions.c.artifact_id.in_(ids))
+        .order_by(folder_revisions.c.committed.desc(), folder_revisions.c.id.desc())
+    )
+    found: dict[int, list[FolderRevision]] = {}
+    for row in _all(connection, statement):
+        revision = FolderRevision(
+            commit=row["commit_oid"],
+            committed=row["committed"],
+            manifest_sha256=Sha256(row["manifest_sha256"]),
+        )
+        found.setdefault(row["version_id"], []).append(revision)
+    return found
 
 
 def _source(row: Mapping[str, Any]) -> SourceRow:

@@ -8,11 +8,11 @@ server itself, or a pooler in session mode.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.digest import sha256
 from mdr.errors import StoreError, UsageError
+from mdr.settings import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +25,6 @@ IDLE_TRANSACTION_SECONDS: Final = 600
 """After which the server ends a transaction that asks nothing: a machine that died must hold no lock."""
 RECYCLE_SECONDS: Final = 1_800
 KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """How many connections a process keeps, and how long it waits."""
-
-    size: int = 5
-    """Connections kept open; as many again are opened while they are needed."""
-    wait_seconds: int = 10
-    """How long a reader waits for a free connection."""
-    statement_seconds: int = 120
-    """After which the server ends a statement; 0 means never."""
 
 
 def database_url(text: str) -> URL:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 
 from mdr.digest import Sha256
-from mdr.store.rows import NewVersion, Recorded
+from mdr.errors import StoreError
+from mdr.store.rows import NewVersion, Offered, Recorded
 from mdr.store.schema import (
     artifacts,
     folder_revisions,
@@ -47,8 +48,21 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
         line: What was found; every blob it names is in the blob store.
 
     Returns:
-        How many versions are new, and which artifacts look different to readers now.
+        How many versions are new, and which artifacts look different to readers now. Whoever asked
+        raises the state (:func:`mdr.store.state.changed`) as the last statement, when ``changed``.
+
+    Raises:
+        mdr.errors.StoreError: index-moved.
     """
+    mine = sources.c.id == source_id
+    head = connection.execute(select(sources.c.head).where(mine).with_for_update()).scalar_one()
+    if head not in {line.base, line.head}:
+        raise StoreError(
+            "index-moved",
+            "another run indexed this repository meanwhile, and its lock was lost",
+            hint="run it again",
+            data={"expected": line.base, "found": head},
+        )
     _insert_missing(
         connection,
         manifests,
@@ -87,16 +101,17 @@ def record(connection: Connection, source_id: int, line: NewLine) -> Recorded:
         skips,
         [{"source_id": source_id, "path": path, "reason": why} for path, why in reasons.items()],
     )
-    mine = sources.c.id == source_id
-    head = connection.execute(select(sources.c.head).where(mine)).scalar_one()
     connection.execute(
         update(sources)
         .where(mine)
         .values(head=line.head, branch=line.branch, location=line.location, commits=line.commits)
     )
-    if inserts or updates or refreshed or line.head != head:
-        changed(connection)
-    return Recorded(new_versions=len(inserts), refreshed=tuple(refreshed), latest=latest)
+    return Recorded(
+        new_versions=len(inserts),
+        refreshed=tuple(refreshed),
+        latest=latest,
+        changed=bool(inserts or updates or refreshed or line.head != head),
+    )
 
 
 def _describe(
@@ -105,13 +120,13 @@ def _describe(
     line: NewLine,
     lines: Mapping[str, Sequence[Row]],
     shown: Mapping[str, Row],
-) -> tuple[list[Row], list[Artifact], dict[str, Sha256]]:
-    """Return (rows of artifacts, artifacts that look different now, the file that each shows)."""
+) -> tuple[list[Row], list[Artifact], dict[str, Offered]]:
+    """Return (rows of artifacts, artifacts that look different now, what each offers)."""
     offered = newest_offered(connection, lines)
     buried = tombstones(connection, (row["sha256"] for row in offered.values()))
     described: list[Row] = []
     refreshed: list[Artifact] = []
-    latest: dict[str, Sha256] = {}
+    latest: dict[str, Offered] = {}
     for each in line.artifacts:
         artifact, row = each.artifact, offered.get(each.artifact.id)
         if row is not None:
@@ -119,8 +134,8 @@ def _describe(
             if row["sha256"] != each.versions[-1].sha256 and before is not None:
                 artifact = replace(artifact, description=before["description"])
             artifact = replace(artifact, latest=row["label"])
-            if row["sha256"] not in buried:
-                latest[artifact.id] = Sha256(row["sha256"])
+            digest = Sha256(row["sha256"])
+            latest[artifact.id] = Offered(sha256=digest, withdrawn=digest in buried)
         described.append(_artifact_row(source_id, artifact, row))
         if not _same(described[-1], shown.get(artifact.id)):
             refreshed.append(artifact)
@@ -161,7 +176,7 @@ def ensure_source(connection: Connection, host: str, repository: str, location: 
             "location": location,
             "commits": 0,
         }
-        connection.execute(insert(sources).values(**values))
+        _insert_missing(connection, sources, [values])
         found = connection.execute(select(sources.c.id).where(where)).scalar_one()
     return int(found)
 
@@ -337,9 +352,14 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
 
 
 def _insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert rows whose key is new; others stay as they are."""
+    """Insert rows whose key is new; others stay as they are.
+
+    In the order of their keys, so that two transactions with the same rows never wait crosswise.
+    """
     if not rows:
         return
+    keys = [column.name for column in table.primary_key if column.name in rows[0]]
+    rows = sorted(rows, key=lambda row: [row[key] for key in keys])
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 

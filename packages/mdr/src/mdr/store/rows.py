@@ -95,6 +95,8 @@ class NewLine:
     branch: str | None
     location: str
     commits: int
+    base: Oid | None = None
+    """The head that was held when the run began."""
     artifacts: tuple[NewArtifact, ...]
     manifests: dict[Sha256, str]
     objects: dict[Oid, tuple[Sha256, int]]
@@ -109,8 +111,19 @@ class Recorded:
     new_versions: int
     refreshed: tuple[Artifact, ...]
     """Artifacts whose latest version, description or presence is another than before."""
-    latest: Mapping[str, Sha256]
-    """The file that readers find by words, by artifact id; artifacts whose bytes are withdrawn have none."""
+    latest: Mapping[str, Offered]
+    """What readers are offered, by artifact id."""
+    changed: bool
+    """Whether readers see anything else than before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The version that ``latest`` means."""
+
+    sha256: Sha256
+    withdrawn: bool
+    """Whether a tombstone lies on its bytes, because it lies on those of every version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
