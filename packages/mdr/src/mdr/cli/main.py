@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("mdr.cli.import_", "take over the lock of another tool, matched by content"),
     "list": ("mdr.cli.list_", "what mdr.lock holds"),
     "fsck": ("mdr.cli.fsck", "check the data folder, and repair it without loss"),
+    "worker": ("mdr.cli.worker", "crawl the sources of a registry again and again"),
     "lock": ("mdr.cli.lock", "merge mdr.lock after a git conflict"),
 }
 """Command name -> (module that defines ``command``, one line for --help)."""

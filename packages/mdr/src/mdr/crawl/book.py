@@ -25,6 +25,7 @@ from mdr.crawl.manners import Doorkeeper, Manners, pause, paused_until
 from mdr.crawl.outcomes import Crawled, Failed, Postponed
 from mdr.crawl.rhythm import MAX_ATTEMPTS, MINUTE, period_after, retry_after, wait_for
 from mdr.store.engine import writing
+from mdr.store.index import Index
 from mdr.store.schedule import CrawlRow, crawl_counts, crawl_row, crawls
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Book:
         Args:
             alive: Which queued and running rows somebody still works on; none by default.
         """
-        lost = crawls.c.state.in_(["queued", "running"])
+        lost: ColumnElement[bool] = crawls.c.state.in_(["queued", "running"])
         lost = lost if alive is None else and_(lost, ~alive)
         values = {"state": "waiting", "run": None, "start_at": None}
         with writing(self.engine) as connection:
@@ -171,18 +172,18 @@ class Book:
             .where(crawls.c.state == "dead")
             .order_by(crawls.c.ended.desc(), crawls.c.id)
         )
-        with self.engine.connect() as connection:
+        with Index(self.engine).reading() as connection:
             return [crawl_row(row) for row in connection.execute(order).mappings()]
 
     def rows(self) -> list[CrawlRow]:
         """Return the whole schedule, by host and repository."""
         order = select(crawls).order_by(crawls.c.host, crawls.c.repository_key)
-        with self.engine.connect() as connection:
+        with Index(self.engine).reading() as connection:
             return [crawl_row(row) for row in connection.execute(order).mappings()]
 
     def retry(self, ids: Sequence[int] | None) -> int:
         """Let dead letters be tried again at once; all of them for ``None``. Return how many."""
-        where = crawls.c.state == "dead"
+        where: ColumnElement[bool] = crawls.c.state == "dead"
         where = where if ids is None else and_(where, crawls.c.id.in_(list(ids)))
         values = {"state": "waiting", "attempts": 0, "due": int(self._clock())}
         with writing(self.engine) as connection:
@@ -193,21 +194,19 @@ class Book:
         now = self._clock()
         due = and_(crawls.c.state == "waiting", _is_due(now))
         failing = and_(crawls.c.state != "dead", crawls.c.attempts > 0)
-        with self.engine.connect() as connection:
-            states = dict(
-                connection.execute(
-                    select(crawls.c.state, func.count()).group_by(crawls.c.state)
-                ).tuples()
+        with Index(self.engine).reading() as connection:
+            per_state = connection.execute(
+                select(crawls.c.state, func.count()).group_by(crawls.c.state)
             )
+            states = {row[0]: row[1] for row in per_state}
             number, oldest = connection.execute(
                 select(func.count(), func.min(crawls.c.due)).where(due)
             ).one()
             failures = connection.execute(
                 select(func.count()).select_from(crawls).where(failing)
             ).scalar_one()
-            counts = dict(
-                connection.execute(select(crawl_counts.c.outcome, crawl_counts.c.count)).tuples()
-            )
+            ends = connection.execute(select(crawl_counts.c.outcome, crawl_counts.c.count))
+            counts = {row[0]: row[1] for row in ends}
         return Measures(
             waiting=states.get("waiting", 0),
             due=number,

@@ -45,7 +45,7 @@ def retry_after(attempts: int, chance: Random) -> int:
 
     The wait doubles from one minute to one day; between half and all of it is taken.
     """
-    longest = min(FIRST_RETRY * 2 ** min(attempts - 1, 16), LONGEST_RETRY)
+    longest = min(FIRST_RETRY << min(attempts - 1, 16), LONGEST_RETRY)
     return round(longest * chance.uniform(0.5, 1.0))
 
 
