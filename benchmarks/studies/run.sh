@@ -19,31 +19,15 @@ study() { # NAME CANDIDATES [repeats of the control]
     echo "study $1: exit status $?" >&2
 }
 
-stock=full/uniform/1,full/uniform/2,full/block/1,full/block/2,full/block/3
-study dense-gqa "mlp,core_attn,core_attn+mlp,$stock,full/uniform/4,full/block/4,full/block/5,full/block/6,full/block/7,\
-per-layer/0-1=mlp_act,per-layer/0-4=mlp_act,per-layer/0-7=mlp_act,per-layer/0-0=mlp/1-7=mlp_act,\
-per-layer/0-0=full/1-7=mlp_act,per-layer/0-2=mlp/3-7=mlp_act,per-layer/0-2=full/3-7=mlp_act,\
-per-layer/0-5=mlp/6-7=mlp_act,per-layer/0-6=mlp/7-7=mlp_act,per-layer/0-0=full/1-7=mlp,\
-per-layer/0-3=full/4-7=mlp,per-layer/0-5=full/6-7=mlp" 3
-study dense-bias "core_attn,$stock,full/block/4,full/block/5,per-layer/0-1=mlp_act,per-layer/0-5=mlp_act,\
-per-layer/0-0=full/1-5=mlp_act,per-layer/0-2=full/3-5=mlp_act,per-layer/0-3=full/4-5=mlp_act" 3
-study mla-moe "mla_up_proj,core_attn,layernorm,moe_act,mlp,moe,shared_experts,moe_act+layernorm,layernorm+mla_up_proj,\
-moe_act+layernorm+mla_up_proj,moe_act+layernorm+mla_up_proj+mlp,layernorm+mla_up_proj+moe,\
-layernorm+mla_up_proj+mlp+moe,$stock,per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-3=moe_act+layernorm,\
-per-layer/0-2=moe_act+layernorm+mla_up_proj+shared_experts+mlp_act/3-3=layernorm+mla_up_proj+mlp_act,\
-per-layer/0-2=layernorm+mla_up_proj+moe+mlp_act/3-3=layernorm+mla_up_proj+mlp_act" 3
-study gqa-moe "moe_act,core_attn,layernorm,moe,moe_act+layernorm,layernorm+moe,$stock,\
-per-layer/0-0=moe_act/1-3=layernorm,per-layer/0-0=moe/1-3=moe_act,per-layer/0-0=layernorm+moe/1-3=moe_act+layernorm,\
-per-layer/0-1=layernorm+moe/2-3=moe_act,per-layer/0-2=full" 3
-study dense-fp8 "mlp,core_attn,$stock,full/block/4,full/block/6,per-layer/0-3=mlp,per-layer/0-0=full,\
-per-layer/0-1=full/2-7=mlp,per-layer/0-5=full/6-7=mlp" 3
-study dense-fp8-delayed "mlp,full/uniform/1"
-study dense-fp8-blockwise "mlp,full/uniform/1"
-study dense-window "core_attn,mlp,full/uniform/1"
-study dense-mtp "mlp,full/uniform/1"
-study moe-capacity "moe_act,moe,full/uniform/1"
-study gdn "core_attn,mlp,gdn_norm_out,full/uniform/1"
-study mamba "mlp,full/uniform/1"
-export NVTE_CPU_OFFLOAD_V1=1
-study dense-offload "mlp,full/uniform/1" 1
-study moe-offload "moe_act,layernorm" 1
+study dense-gqa "mlp,core_attn,full/uniform/1,full/uniform/4,full/block/1,full/block/2,full/block/3,full/block/4,\
+full/block/5,full/block/6,full/block/7,per-layer/0-1=mlp_act,per-layer/0-4=mlp_act,per-layer/0-0=full/1-7=mlp_act,\
+per-layer/0-2=full/3-7=mlp_act,per-layer/0-5=mlp/6-7=mlp_act,per-layer/0-3=full/4-7=mlp" 3
+study gqa-moe "moe_act,core_attn,layernorm,moe,moe_act+layernorm,full/uniform/1,full/uniform/2,full/block/1,\
+full/block/2,full/block/3,per-layer/0-0=moe/1-3=moe_act,per-layer/0-1=layernorm+moe/2-3=moe_act" 2
+study mla-moe "mla_up_proj,core_attn,layernorm,moe_act,mlp,moe,shared_experts,moe_act+layernorm+mla_up_proj,\
+moe_act+layernorm+mla_up_proj+mlp,layernorm+mla_up_proj+moe,full/uniform/1,full/block/2,\
+per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-3=moe_act+layernorm,\
+per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-2=layernorm+mla_up_proj+moe/3-3=layernorm+mla_up_proj" 2
+study dense-bias "core_attn,full/uniform/1,full/block/1,full/block/2,full/block/3,full/block/4,full/block/5,\
+per-layer/0-1=mlp_act,per-layer/0-5=mlp_act,per-layer/0-1=full/2-5=mlp_act,per-layer/0-3=full/4-5=mlp_act" 2
+study dense-fp8 "mlp,core_attn,full/uniform/1,full/block/4,full/block/6,per-layer/0-3=mlp" 2

@@ -47,30 +47,37 @@ def main(device: str | None = None) -> None:
 
     told, workload = _case()
     _wait_for_turn()
-    place = _device(torch, device)
+    place = device_of(torch, device)
     with MemoryProbe() as probe:
-        _begin_distributed(torch, workload, place)
-        probe.enter("model_build")
-        choice = choice_of_text(told["candidate"])
-        chunks = _built(torch, workload, choice, place, int(told.get("seed", 0)))
-        update = optimizer_of(torch, workload, chunks)
-        probe.watch(update.model, update.optimizer)
-        for number in range(int(told["steps"])):
-            probe.step_begins()
-            loss = _step(torch, workload, update, place, number)
-            probe.step_ends(loss)
-        number = int(told["steps"])
-        probe.kernels_took(
-            kernel_seconds(torch, lambda: _step(torch, workload, update, place, number))
-        )
+        begin_distributed(torch, workload, place)
+        train(torch, told, workload, place, probe)
     torch.distributed.destroy_process_group()
+
+
+def train(
+    torch: Any, told: dict[str, Any], workload: dict[str, Any], place: Any, probe: MemoryProbe
+) -> None:
+    """Build the model of one case and take its steps, then one more that is profiled."""
+    probe.enter("model_build")
+    chunks = _built(
+        torch, workload, choice_of_text(told["candidate"]), place, int(told.get("seed", 0))
+    )
+    update = optimizer_of(torch, workload, chunks)
+    probe.watch(update.model, update.optimizer)
+    steps = int(told["steps"])
+    for number in range(steps):
+        probe.step_begins()
+        loss = _step(torch, workload, update, place, number)
+        probe.step_ends(loss)
+    probe.kernels_took(kernel_seconds(torch, lambda: _step(torch, workload, update, place, steps)))
 
 
 def _case() -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         told = json.loads(os.environ[RUN])
         path = Path(told["ledger"], "workload.json")
-        return told, json.loads(path.read_text("utf-8"))
+        workload = json.loads(path.read_text("utf-8"))
+        return told, {**workload, "data_seed": int(told.get("data_seed", 0))}
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise ConfigError(
             "bad-run-variable",
@@ -98,7 +105,12 @@ def _wait_for_turn() -> None:
         raise SystemExit(1)
 
 
-def _device(torch: Any, wanted: str | None) -> Any:
+def device_of(torch: Any, wanted: str | None) -> Any:
+    """Return the device of that name, or this rank's GPU.
+
+    Raises:
+        ConfigError: ``no-gpu``.
+    """
     if wanted is not None:
         return torch.device(wanted)
     if not torch.cuda.is_available():
@@ -112,7 +124,8 @@ def _device(torch: Any, wanted: str | None) -> Any:
     return torch.device("cuda", index)
 
 
-def _begin_distributed(torch: Any, workload: dict[str, Any], place: Any) -> None:
+def begin_distributed(torch: Any, workload: dict[str, Any], place: Any) -> None:
+    """Join the processes of the run, or be the only one, and split them as the job says."""
     from megatron.core import parallel_state
 
     distributed = torch.distributed
@@ -169,7 +182,9 @@ def _forward_step(torch: Any, workload: dict[str, Any], place: Any, number: int)
     from megatron.core import parallel_state
 
     sequence, batch = workload["seq_length"], workload["micro_batch_size"]
-    source = torch.Generator().manual_seed(number * 1009 + parallel_state.get_data_parallel_rank())
+    replica = parallel_state.get_data_parallel_rank()
+    seed = workload["data_seed"] * 1_000_003 + number * 1009 + replica
+    source = torch.Generator().manual_seed(seed)
     mask = None
     if workload["model"]["transformer_impl"] == "local":
         side = (1, 1, sequence, sequence)

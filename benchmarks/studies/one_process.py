@@ -1,0 +1,91 @@
+"""Measure settings that no study had met, all in one process: bytes first, step times beside them.
+
+usage: PYTHONPATH=packages/recompute/src python benchmarks/studies/one_process.py OUT NAME=CANDIDATES...
+
+``recompute measure`` gives every run a process of its own, which costs a minute of imports and compilation
+in sum; here the built-in trainer builds one model after the other in one process. Ledgers go to OUT/NAME and
+say so. Needs torch with CUDA, megatron-core, transformer-engine, and what the job's layers need.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from recompute.config.job_writers import job_yaml
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.measure.candidate import choice_of_text, text_of
+from recompute.measure.ledger import note_environment, write_manifest
+from recompute.measure.workload import workload_of
+from recompute.megatron import trainer
+from recompute.megatron.environment import environment
+from recompute.megatron.probe import RUN, MemoryProbe
+
+HERE = Path(__file__).resolve().parent
+NOTE = "one process for all rows (benchmarks/studies/one_process.py), not one for each"
+STEPS, WARMUP = 6, 2
+
+
+def begin(torch: Any, out: Path, name: str) -> dict[str, Any]:
+    """Begin a ledger; return what the trainer builds."""
+    job = normalize(load(str(HERE / f"{name}.yaml"), "optimizer=null", "ddp=null"))
+    workload = workload_of(job)
+    write_manifest(str(out), environment={}, job_yaml=job_yaml(job, comments=False), notes=[NOTE])
+    note_environment(str(out), environment(torch))
+    (out / "workload.json").write_text(json.dumps(workload), encoding="utf-8")
+    return {**workload, "data_seed": 0}
+
+
+def run(torch: Any, out: Path, workload: dict[str, Any], candidate: str, place: Any) -> None:
+    """Measure one candidate under a probe."""
+    name = "control" if candidate == "[]" else candidate
+    told = {
+        "ledger": str(out),
+        "run": f"{name}-0",
+        "candidate": candidate,
+        "control_id": "control-0",
+        "repeat": 0,
+        "attempt": 0,
+        "warmup_steps": WARMUP,
+        "steps": STEPS,
+        "seed": 0,
+    }
+    os.environ[RUN] = json.dumps(told)
+    began = time.monotonic()
+    with MemoryProbe(snapshots=False) as probe:
+        trainer.train(torch, told, workload, place, probe)
+    print(f"{out.name} {candidate}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    os.environ.setdefault(trainer.CONNECTIONS, "1")
+    import torch
+
+    root = Path(sys.argv[1])
+    place = trainer.device_of(torch, None)
+    for index, study in enumerate(sys.argv[2:]):
+        name, _, candidates = study.partition("=")
+        workload = begin(torch, root / name, name)
+        if index == 0:
+            trainer.begin_distributed(torch, workload, place)
+        for text in ("[]", *candidates.split(",")):
+            candidate = text_of(choice_of_text(text))
+            try:
+                run(torch, root / name, workload, candidate, place)
+            except Exception:  # noqa: BLE001 - the row says that it failed, the study goes on
+                print(name, candidate, traceback.format_exc()[-1500:], flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+    os._exit(0)  # a process group with nothing to say need not be taken down
+
+
+if __name__ == "__main__":
+    main()
