@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -48,6 +49,33 @@ def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     name = postgres_server.create()
     yield postgres_server.url(name)
     postgres_server.drop(name)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of a server that speaks S3, on this machine, for the whole run."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_address(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty bucket."""
+    import boto3
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bucket = f"b{uuid.uuid4().hex[:16]}"
+    client = boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
+    client.create_bucket(Bucket=bucket)
+    client.close()
+    return f"s3://{bucket}/some/where?endpoint_url={s3_endpoint}&region=us-east-1"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

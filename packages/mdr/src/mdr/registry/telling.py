@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from mdr.store.search import MAX_BODY, Document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
 
@@ -33,7 +35,7 @@ def tell(data: bytes) -> Told:
     found = semantics(data)
     return Told(
         description=describe(data),
-        hosts=_kept(found.hosts, lower=True),
+        hosts=_kept((host for host in found.hosts if not host.startswith(".")), lower=True),
         tools=_kept(found.tools, lower=False),
     )
 
@@ -72,7 +74,7 @@ def document(
     )
 
 
-def _kept(values: tuple[str, ...], *, lower: bool) -> tuple[str, ...]:
+def _kept(values: Iterable[str], *, lower: bool) -> tuple[str, ...]:
     texts = (_storable(value.lower() if lower else value) for value in values)
     return tuple(dict.fromkeys(text for text in texts if text))[:MAX_MENTIONS]
 

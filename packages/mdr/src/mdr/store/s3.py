@@ -27,6 +27,8 @@ THREADS: Final = 16
 """Requests that one process has under way at once."""
 QUEUED: Final = 256
 """Uploads that may wait in memory."""
+PAGE: Final = 1_000
+"""Names in one answer of a listing."""
 ATTEMPTS: Final = 4
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 30
@@ -116,7 +118,11 @@ class S3BlobStore:
 
     def digests(self) -> Iterator[Sha256]:
         """Yield everything held; keys that are no hashes are not ours."""
-        where = {"Bucket": self.address.bucket, "Prefix": f"{self.address.prefix}blobs/"}
+        where = {
+            "Bucket": self.address.bucket,
+            "Prefix": f"{self.address.prefix}blobs/",
+            "MaxKeys": PAGE,
+        }
         more: dict[str, str] = {}
         while True:
             page = self._ask(

@@ -15,6 +15,9 @@ SAMPLES = (b"", b"one\r\n", b"\x00\xff\xfe", b"x" * 70_000)
 class BlobStoreContract:
     """Laws of every blob store."""
 
+    many = 1_300
+    """Blobs that are more than one batch."""
+
     def store(self) -> BlobStore:
         """Build an empty store."""
         raise NotImplementedError
@@ -52,6 +55,26 @@ class BlobStoreContract:
     def test_more_than_one_batch(self) -> None:
         """Many blobs are all held, whatever the batch size inside."""
         store = self.store()
-        names = store.put(str(number).encode() for number in range(1_300))
-        assert len(set(names)) == 1_300
-        assert all(store.has(name) for name in names)
+        names = store.put(str(number).encode() for number in range(self.many))
+        assert len(set(names)) == self.many
+        assert set(store.digests()) == set(names)
+
+    def test_several_are_got_at_once(self) -> None:
+        """Each as alone, absent ones as ``None``, whatever is asked twice."""
+        store = self.store()
+        names = store.put(SAMPLES)
+        absent = sha256(b"never")
+        found = store.get_many([*names, absent, names[0]])
+        assert found == dict(zip(names, SAMPLES, strict=True)) | {absent: None}
+        assert store.get_many([]) == {}
+
+    def test_what_is_removed_is_absent_and_can_be_put_again(self) -> None:
+        """Removing twice is no error; a repair puts the right bytes back."""
+        store = self.store()
+        (name,) = store.put([b"data"])
+        store.remove(name)
+        store.remove(name)
+        assert store.get(name) is None
+        assert not store.has(name)
+        store.put([b"data"])
+        assert store.get(name) == b"data"
