@@ -18,7 +18,7 @@ from recompute.config.normalize import normalize
 from recompute.errors import UnsupportedError
 from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome
-from recompute.measure.study import Settings, runs_of
+from recompute.measure.runs import Settings, first_runs, later_runs
 from recompute.measure.workload import workload_of
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -284,12 +284,12 @@ def test_a_killed_launcher_is_resumed_and_its_run_is_ended(tmp_path: Path, scrip
 def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:
     settings = Settings(out="x", python="python", repeats=3, repeat_all=True)
     choices = (selective("mlp"), NO_RECOMPUTE, full("uniform", 1), selective("mlp"))
-    runs = [run.name for run in runs_of(choices, settings)]
+    runs = [r.name for r in (*first_runs(choices, settings), *later_runs(choices, settings))]
     assert runs[:3] == ["control-0", "[mlp]-0", "full/uniform/1-0"]
     assert sorted(runs[3:]) == sorted(
         f"{name}-{n}" for n in (1, 2) for name in ("control", "[mlp]", "full/uniform/1")
     )
-    assert runs == [run.name for run in runs_of(choices, settings)]
+    assert runs[3:] == [run.name for run in later_runs(choices, settings)]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,9 @@ def test_refusals(
 
 def test_the_planners_candidates(tmp_path: Path, script: str) -> None:
     done = measure(script, tmp_path / "l", "--dry-run", "--budget", "22GiB")
-    names = done.stdout.split()
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    names = [row[0] for row in rows]
+    assert all("--data mock model.recompute_granularity" in " ".join(row) for row in rows)
     assert names[0] == "control-0"
     assert names[-1] == "control-1"
     assert 3 <= len(names) <= 7

@@ -8,17 +8,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from recompute.errors import WorldError
+from recompute.measure.row import Outcome
 
 TRAINER: Final = "recompute.megatron.trainer"
 GRACE_SECONDS: Final = 10.0
 """From SIGTERM to SIGKILL."""
+RUN_VARIABLE: Final = "RECOMPUTE_RUN"
+"""Environment variable in which a run is told what it is: a JSON object."""
 RUNNING: Final = "running.json"
 TAIL_BYTES: Final = 4096
 GATE: Final = "RECOMPUTE_GATE"
@@ -30,6 +33,8 @@ class Launcher(StrEnum):
 
     LOCAL = "local"
     TORCHRUN = "torchrun"
+    SLURM = "slurm"
+    NEMO_RUN = "nemo-run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +46,35 @@ class Ended:
     seconds: float
     tail: str
     """Last line of its log that is not empty."""
+    outcome: Outcome | None = None
+    """Of ranks without a final row, where a scheduler knows better than the exit status."""
+    outside: bool = False
+    """Ended from outside: says nothing about the candidate."""
+    again: bool = False
+    """Worth another try at once."""
+    said: str | None = None
+    """What the scheduler says, in words."""
 
 
-def command_of(
-    launcher: Launcher, *, python: str, world: int, entry: Sequence[str], overrides: Sequence[str]
-) -> list[str]:
-    """Return the command of one run.
+def target_of(entry: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return what an interpreter runs: the user's script with its arguments and those of the run, or our own.
 
     Args:
-        launcher: Which one.
+        entry: The user's script with its arguments; empty for the built-in trainer.
+        arguments: Added to the user's.
+    """
+    return (*entry, *arguments) if entry else ("-m", TRAINER)
+
+
+def command_of(launcher: Launcher, *, python: str, world: int, target: Sequence[str]) -> list[str]:
+    """Return the command of one run that starts on this machine.
+
+    Args:
+        launcher: Local or torchrun.
         python: The interpreter that has torch and Megatron Core.
         world: Processes.
-        entry: The user's script with its arguments; empty for the built-in trainer.
-        overrides: Added to the user's arguments.
+        target: As :func:`target_of` returns it.
     """
-    target = [*entry, *overrides] if entry else ["-m", TRAINER]
     if launcher is Launcher.LOCAL:
         return [python, *target]
     elastic = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
@@ -68,6 +87,8 @@ class Started:
 
     process: subprocess.Popen[bytes]
     log: Path
+    mark: str = ""
+    """What its environment says of the run: by this its processes are known."""
     gate: int | None = None
     """Write end of the pipe that the run waits at; closing it unopened ends the run."""
 
@@ -82,6 +103,7 @@ class Started:
         """End a run whose turn never came."""
         self._close()
         _end(self.process)
+        end_strays(self.mark)
 
     def _close(self) -> None:
         if self.gate is not None:
@@ -136,7 +158,8 @@ def start_process(
     finally:
         if inner is not None:
             os.close(inner)
-    return Started(process=process, log=log, gate=outer)
+    mark = environment.get(RUN_VARIABLE, "")
+    return Started(process=process, log=log, mark=mark, gate=outer)
 
 
 def wait_for(started: Started, root: str, *, limit: float) -> Ended:
@@ -152,7 +175,8 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     running = Path(root, RUNNING)
     timed_out = False
     try:
-        running.write_text(json.dumps({"pid": process.pid, "started": _started(process.pid)}))
+        held = {"pid": process.pid, "started": _started(process.pid), "mark": started.mark}
+        running.write_text(json.dumps(held))
         started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -162,9 +186,10 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
         started.abandon()
         raise
     _kill_group(process.pid, signal.SIGKILL)  # what a dead launcher left of its group
+    end_strays(started.mark)
     running.unlink(missing_ok=True)
     seconds = time.monotonic() - began
-    return Ended(code=code, timed_out=timed_out, seconds=seconds, tail=_tail(started.log))
+    return Ended(code=code, timed_out=timed_out, seconds=seconds, tail=tail_of(started.log))
 
 
 def run_process(
@@ -175,18 +200,88 @@ def run_process(
 
 
 def end_leftovers(root: str) -> bool:
-    """Kill the run that a killed ``recompute measure`` left behind; say whether there was one."""
+    """End the run that a killed ``recompute measure`` left behind; say whether there was one.
+
+    The launcher of the run is asked first, since it alone may know where its workers are.
+    """
     path = Path(root, RUNNING)
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
         pid, started = int(document["pid"]), document["started"]
+        mark = str(document.get("mark", ""))
     except (OSError, ValueError, KeyError, TypeError):
         return False
     alive = pid > 1 and started is not None and _started(pid) == started
     if alive:
+        _kill_group(pid, signal.SIGTERM)
+        _await_end(pid, started)
         _kill_group(pid, signal.SIGKILL)
+    strays = end_strays(mark)
     path.unlink(missing_ok=True)
-    return alive
+    return alive or bool(strays)
+
+
+def end_strays(mark: str) -> int:
+    """Kill what is left of a run, wherever it went; return how many processes that were.
+
+    torchrun and torchx give each worker a session of its own: a launcher that dies of SIGKILL leaves them
+    running, with the memory of the GPU in their hands. They are known by their environment.
+    """
+    killed: set[int] = set()
+    for _ in range(5):  # one may have been starting another
+        here = _marked(mark) - killed if mark else set()
+        if not here:
+            break
+        for pid in here:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= here
+    return len(killed)
+
+
+def _marked(mark: str) -> set[int]:
+    wanted = f"{RUN_VARIABLE}={mark}".encode()
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return found - {os.getpid()}
+
+
+def _await_end(pid: int, started: str) -> None:
+    until = time.monotonic() + GRACE_SECONDS
+    while _started(pid) == started and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP do what Ctrl-C does: end what runs, then this.
+
+    Raises:
+        WorldError: ``interrupted``.
+    """
+    came: list[str] = []
+
+    def interrupt(number: int, _: object) -> None:
+        if not came:  # a second one must not disturb the tidying up
+            came.append(signal.Signals(number).name)
+            raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise WorldError(
+            "interrupted",
+            f"{came[0] if came else 'SIGINT'} came: the run that was under way was ended",
+            hint="give the same command again: what has ended is not repeated",
+        ) from error
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
@@ -205,15 +300,20 @@ def _kill_group(pid: int, sign: signal.Signals) -> None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process began, in clock ticks since boot: with the id it names the process."""
+    """Return when a process began, in clock ticks since boot: with the id it names the process.
+
+    None when it has ended.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
     except OSError:
         return None
-    return text.rpartition(")")[2].split()[19]
+    words = text.rpartition(")")[2].split()
+    return None if words[0] == "Z" else words[19]
 
 
-def _tail(log: Path) -> str:
+def tail_of(log: Path) -> str:
+    """Return the last line of a log that is not empty."""
     with contextlib.suppress(OSError), log.open("rb") as stream:
         stream.seek(0, os.SEEK_END)
         stream.seek(max(0, stream.tell() - TAIL_BYTES))

@@ -68,6 +68,12 @@ class Row:
     final: bool = True
     """``false`` on rows written while the run still went on; they stand if it is killed."""
     attempt: int = 0
+    order: int | None = None
+    """Counts the starts of a study's runs: the order in which they ran."""
+    data_seed: int = 0
+    """Of the data's order."""
+    interrupted: bool = False
+    """Ended from outside (a lost node, a preemption): says nothing about the candidate."""
     meter: str = "cuda"
     """What counted the bytes: ``cuda`` (torch's allocator) or ``host-rss``."""
     world_size: int = 1
@@ -232,6 +238,9 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "overrides": lambda name, value: tuple(_text(name, s) for s in _list(name, value)),
     "final": _bool,
     "attempt": _int,
+    "order": _optional_int,
+    "data_seed": _int,
+    "interrupted": _bool,
     "meter": _text,
     "world_size": _int,
     "job_sha256": _optional_text,

@@ -94,6 +94,8 @@ class MemoryProbe:
             control_id=control_id or told.get("control_id"),
             repeat=told.get("repeat", repeat),
             attempt=told.get("attempt", 0),
+            order=told.get("order"),
+            data_seed=told.get("data_seed", 0),
             rank=rank,
             world_size=world,
             overrides=tuple(overrides or told.get("overrides", ())),

@@ -27,6 +27,8 @@ class RunName:
     rank: int
     world_size: int
     overrides: tuple[str, ...]
+    order: int | None = None
+    data_seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Record:
             control_id=name.control_id,
             repeat=name.repeat,
             attempt=name.attempt,
+            order=name.order,
+            data_seed=name.data_seed,
             rank=name.rank,
             world_size=name.world_size,
             overrides=name.overrides,
