@@ -99,6 +99,11 @@ class Book:
                 if len(admitted) >= limit or all(row is not None for row in taken):
                     break
             door.save()
+            for server, until in door.silent.items():  # they are due when the silence ends
+                silent = and_(
+                    crawls.c.server == server, crawls.c.state == "waiting", crawls.c.due < until
+                )
+                connection.execute(update(crawls).where(silent).values(due=until))
         return admitted
 
     def begin(self, crawl_id: int) -> CrawlRow | None:
@@ -222,8 +227,9 @@ class Book:
         self, connection: Connection, now: float, limit: int, closed: set[str]
     ) -> list[CrawlRow]:
         where = and_(crawls.c.state == "waiting", _is_due(now), crawls.c.server.not_in(closed))
-        order = select(crawls).where(where).order_by(crawls.c.priority.desc(), crawls.c.due)
-        chosen = order.limit(limit).with_for_update(skip_locked=True)
+        order = (crawls.c.priority.desc(), crawls.c.due, crawls.c.id)
+        chosen = select(crawls).where(where).order_by(*order).limit(limit)
+        chosen = chosen.with_for_update(skip_locked=True)
         return [crawl_row(row) for row in connection.execute(chosen).mappings()]
 
     def _queue(self, connection: Connection, row: CrawlRow, door: Doorkeeper) -> CrawlRow | None:

@@ -39,6 +39,8 @@ class Doorkeeper:
         self._now = now
         self._busy: dict[str, int] = {}
         self._next: dict[str, float] = {}
+        self.silent: dict[str, int] = {}
+        """Until when hosts that asked for silence take nothing."""
         self.closed: set[str] = set()
         """Hosts that take no more for now."""
 
@@ -70,6 +72,8 @@ class Doorkeeper:
         at = at if at <= self._now + MAX_PAUSE else self._now
         until = until if until <= self._now + MAX_PAUSE else 0
         self._next[server] = max(at, until)
+        if until > self._now + HORIZON:
+            self.silent[server] = until
 
 
 def pause(connection: Connection, server: str, until: int) -> None:

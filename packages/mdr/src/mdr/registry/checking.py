@@ -5,7 +5,7 @@ What can be wrong, and what ``--repair`` does (never a loss: nothing that is ref
 ================  =======================================================================================
 problem           repair
 ================  =======================================================================================
-database          none: SQLite's own check failed; index the sources again into a new folder
+database          none: SQLite's own check failed; restore a backup, or index again into a new folder
 leftover          a temporary file of a run that died: removed
 blob-corrupt      read again from the source it came from; kept as it is when the source lacks it
 blob-missing      read again from the source it came from
@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mdr.digest import Sha256, sha256
 from mdr.errors import IntegrityError, MdrError
@@ -35,10 +35,14 @@ from mdr.store.files import FileBlobStore
 from mdr.version.manifest import parse_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mdr.settings import Settings
+    from mdr.store.blobs import BlobStore
+
+BATCH: Final = 256
+"""Blobs that are read at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def check(settings: Settings, *, repair: bool) -> Checked:
     Raises:
         mdr.errors.StoreError: index-newer, index-unreadable.
     """
-    if not settings.data.is_dir():
+    if not settings.data.is_dir() and settings.database is None:
         return Checked(blobs=0, manifests=0, versions=0, problems=())
     with (
         store_lock(settings.data, shared=not repair)
@@ -87,7 +91,8 @@ def check(settings: Settings, *, repair: bool) -> Checked:
         stores = open_stores(settings, create=repair)
         if stores is None:
             return Checked(blobs=0, manifests=0, versions=0, problems=leftovers)
-        return _Check(stores, settings, repair=repair, problems=leftovers).run()
+        with closing(stores):
+            return _Check(stores, settings, repair=repair, problems=leftovers).run()
 
 
 def _lockable(settings: Settings, repair: bool) -> bool:
@@ -103,6 +108,24 @@ def _remove_leftovers(data: Path) -> Iterator[Problem]:
     for path in sorted((data / "tmp").glob("read-*")):
         shutil.rmtree(path, ignore_errors=True)
         yield Problem(problem="leftover", what=path.name, repaired=True)
+
+
+def sort_out(blobs: BlobStore, batch: Sequence[Sha256]) -> tuple[dict[Sha256, bytes], list[Sha256]]:
+    """Return (bytes of those that are held and sound, those that are corrupt)."""
+    with suppress(IntegrityError):
+        many = blobs.get_many(batch)
+        return {digest: data for digest, data in many.items() if data is not None}, []
+    sound: dict[Sha256, bytes] = {}
+    corrupt: list[Sha256] = []
+    for digest in batch:  # one of them is damaged: the others are not lost for it
+        try:
+            data = blobs.get(digest)
+        except IntegrityError:
+            corrupt.append(digest)
+            continue
+        if data is not None:
+            sound[digest] = data
+    return sound, corrupt
 
 
 class _Check:
@@ -156,14 +179,11 @@ class _Check:
         """Hash everything; return what is held and sound, and what is corrupt."""
         held: set[Sha256] = set()
         bad: list[Sha256] = []
-        for digest in self._stores.blobs.digests():
-            try:
-                found = self._stores.blobs.get(digest) is not None
-            except IntegrityError:
-                bad.append(digest)
-                continue
-            if found:
-                held.add(digest)
+        names = self._stores.blobs.digests()
+        while batch := list(islice(names, BATCH)):
+            sound, corrupt = sort_out(self._stores.blobs, batch)
+            held |= sound.keys()
+            bad += corrupt
         return held, bad
 
     def _refetch(self, bad: list[Sha256], missing: list[Sha256]) -> None:
