@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mdr.digest import Sha256, sha256
@@ -112,12 +113,20 @@ def _remove_leftovers(data: Path) -> Iterator[Problem]:
 
 def sort_out(blobs: BlobStore, batch: Sequence[Sha256]) -> tuple[dict[Sha256, bytes], list[Sha256]]:
     """Return (bytes of those that are held and sound, those that are corrupt)."""
-    with suppress(IntegrityError):
+    try:
         many = blobs.get_many(batch)
-        return {digest: data for digest, data in many.items() if data is not None}, []
+    except IntegrityError:
+        return _one_by_one(blobs, batch)
+    return {digest: data for digest, data in many.items() if data is not None}, []
+
+
+def _one_by_one(
+    blobs: BlobStore, batch: Sequence[Sha256]
+) -> tuple[dict[Sha256, bytes], list[Sha256]]:
+    """Sort a batch of which one at least is damaged: the others are not lost for it."""
     sound: dict[Sha256, bytes] = {}
     corrupt: list[Sha256] = []
-    for digest in batch:  # one of them is damaged: the others are not lost for it
+    for digest in batch:
         try:
             data = blobs.get(digest)
         except IntegrityError:
