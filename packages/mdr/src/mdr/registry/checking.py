@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
