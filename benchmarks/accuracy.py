@@ -19,7 +19,7 @@ import functools
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,7 +129,8 @@ def rows_of_file(path: Path) -> Iterator[Row]:
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     texts = {name: yaml.safe_dump(job).encode() for name, job in data["jobs"].items()}
     for item in data["rows"]:
-        job = _job(texts[item["job"]], tuple(item.get("overrides") or ()))
+        environment = tuple((item.get("environment") or {}).items())
+        job = _job(texts[item["job"]], tuple(item.get("overrides") or ()), environment)
         yield Row(
             id=item["id"],
             group=item["group"],
@@ -153,8 +154,11 @@ def rows_of_study() -> Iterator[Row]:
 
 
 @functools.cache
-def _job(text: bytes, overrides: tuple[str, ...]) -> JobConfig:
-    return normalize(recompute.load("-", *overrides, stdin=text))
+def _job(
+    text: bytes, overrides: tuple[str, ...], environment: tuple[tuple[str, str], ...]
+) -> JobConfig:
+    job = normalize(recompute.load("-", *overrides, stdin=text))
+    return replace(job, environment={**job.environment, **dict(environment)})
 
 
 def rows_of_ledger(path: Path, job: str) -> Iterator[Row]:

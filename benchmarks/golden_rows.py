@@ -177,14 +177,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _environment(at: Recorded, megatron: Repository) -> dict[str, str]:
+    """Return the variables of the run that decide bytes."""
+    tree = yaml.safe_load(megatron.text(at.commit, f"{at.folder}/model_config.yaml") or "{}")
+    given = tree.get("ENV_VARS") or {}
+    return {name: str(given[name]) for name in ("CUBLAS_WORKSPACE_CONFIG",) if name in given}
+
+
 def _line(row: dict[str, Any], job: Any, sources: Sources) -> str:
     at = recorded(sources.megatron, row["id"])
     measured = {**row["measured"], "second": round(at.peaks[1])}
     extra = {
         "overrides": overrides_of(row, job, at, sources),
+        "environment": _environment(at, sources.megatron),
         "measured": measured,
         "recorded": f"{at.commit[:10]} {at.date}",
     }
+    extra = {name: value for name, value in extra.items() if value}
     flow = yaml.safe_dump({**row, **extra}, default_flow_style=True, width=10**6, sort_keys=False)
     return f"  - {flow.strip()}"
 

@@ -54,6 +54,8 @@ class Shape:
     """Feed-forward width of the shared experts on this rank."""
     expert_load: float = 1.0
     """Routed tokens that arrive at this rank over their mean: 1 balanced, more on a hot rank."""
+    local: bool = False
+    """Megatron's own layers instead of Transformer Engine's."""
     blackwell: bool = False
     """FP8 GEMMs read either layout (sm_100 and later): no transposed copies."""
     permutes_by_sort: bool = True
@@ -138,6 +140,7 @@ def shape_of(job: JobConfig, *, expert_load: float = 1.0) -> Shape:
         // expert_tensor_parallel(model),
         shared_ffn=(model.moe_shared_expert_intermediate_size or 0) // tp,
         expert_load=min(expert_load, float(model.expert_model_parallel_size)),
+        local=model.transformer_impl == "local",
         blackwell=(job.hardware.gpu or "").lower() in BLACKWELL,
         permutes_by_sort=core_at_least(job, (0, 17)),
         norms_whole_query=core_at_least(job, (0, 19)),

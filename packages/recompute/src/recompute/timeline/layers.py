@@ -181,7 +181,17 @@ class LayerBook:
         units += [unit_of(*pair) for pair in self._mtp_profiles(chunk, choice)]
         if chunk.head:
             units.append(unit_of("head", self.end("head", stage)[1]))
+        if units and not chunk.embedding and self.job.model.pipeline_model_parallel_size > 1:
+            units[0] = self._fed(units[0])
         return tuple(units)
+
+    def _fed(self, first: Unit) -> Unit:
+        """Let a chunk hold its last input and that input's gradient until the next input arrives.
+
+        Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_block.py
+        ``set_input_tensor``; the schedule retains the gradient of what it received.
+        """
+        return replace(first, left_behind=first.left_behind + 2 * self.shape.stream)
 
     def wholes(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> tuple[Wholes, ...]:
         """Return what the layers of each unit of :meth:`units` weigh when they are whole.

@@ -28,7 +28,6 @@ from recompute.timeline.static import (
     ParameterCount,
     StateBytes,
     dummy_gradients,
-    grouped_workspaces,
     microbatches_of,
     parallelism_of,
     state_bytes,
@@ -51,6 +50,7 @@ from recompute.timeline.units_of_work import (
     chunk_peak,
 )
 from recompute.timeline.work import total
+from recompute.timeline.workspaces import RankParts, standing_bytes
 
 MODEL_ERROR = 0.03
 """Stated error of the activation part, as a fraction: the bound that measured rows must meet."""
@@ -58,7 +58,8 @@ MODEL_ERROR = 0.03
 ASSUMPTIONS = (
     Assumption(
         id="workspaces",
-        text="cuBLAS workspaces of 32 MiB each: three with Transformer Engine, one without",
+        text="cuBLAS workspaces: PyTorch's for forward and backward, Transformer Engine's, and four more "
+        "for grouped experts; 32 MiB each from Hopper on, 8 and 4 MiB before",
     ),
     Assumption(id="balanced-sequences", text="every micro-batch has seq_length tokens, unpacked"),
 )
@@ -225,9 +226,8 @@ class Predictor:
             one_byte=sum(op.weight_bytes for op in narrow) // act,
         )
         held = dummy_gradients(self.job, ops) + sum(op.weight_cache for op in every)
-        if self.job.model.transformer_impl != "local":
-            held += grouped_workspaces(every)
-        held += self._kept_whole(stage)
+        parts = RankParts(ops=every, has_head=stage.has_head or stage.has_mtp)
+        held += standing_bytes(self.job, self._book.shape, parts) + self._kept_whole(stage)
         return state_bytes(self.job, count, held)
 
     def _kept_whole(self, stage: Stage) -> int:

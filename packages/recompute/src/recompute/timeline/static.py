@@ -1,4 +1,4 @@
-"""What is allocated all step long: parameters, gradients, optimizer states, workspaces.
+"""What is allocated all step long: parameters, gradients, optimizer states.
 
 Sources: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/distributed/param_and_grad_buffer.py (gradient
 buffers), megatron/core/optimizer/distrib_optimizer.py and optimizer.py (master copies, shards),
@@ -12,21 +12,10 @@ from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, OptimizerConfig
 from recompute.config.versions import transformer_engine_at_least
-from recompute.model.shape import DTYPE_BYTES, activation_dtype, head_dim
+from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Op, OpClass
 from recompute.timeline.sharded import main_gradient_bytes, sharding_of
 from recompute.timeline.types import StaticBytes
-from recompute.units import MIB
-
-CUBLAS_WORKSPACE = 32 * MIB
-"""One cuBLAS workspace on Hopper and newer (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp;
-TransformerEngine v2.20 transformer_engine/pytorch/module/base.py get_cublas_workspace_size_bytes)."""
-
-GROUPED_STREAMS = 4
-"""Streams over which a grouped GEMM spreads its experts."""
-
-BATCH_BYTES_PER_TOKEN = 28
-"""Tokens, labels and positions (int64) and the loss mask (FP32) of one micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +103,6 @@ def dummy_gradients(job: JobConfig, ops: Iterable[Op]) -> int:
     return sum(size for _, size in linears)
 
 
-def grouped_workspaces(ops: Iterable[Op]) -> int:
-    """Return the workspaces of grouped GEMMs: one for each of four compute streams.
-
-    Source: TransformerEngine v2.20 transformer_engine/common/util/multi_stream.cpp.
-    """
-    return GROUPED_STREAMS * CUBLAS_WORKSPACE if any(op.weights > 1 for op in ops) else 0
-
-
 def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBytes:
     """Return the static bytes of a rank.
 
@@ -129,7 +110,7 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
         job: The job.
         count: Parameters of the rank.
         held: What its modules hold all step long besides parameters: stand-ins for gradients,
-            quantized weights, workspaces of grouped GEMMs.
+            quantized weights, workspaces and shared buffers.
     """
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
     groups, sharding = parallelism_of(job), sharding_of(job)
@@ -154,7 +135,7 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
             parameters=_parameter_bytes(count, dtype, groups, sharded=sharding.parameters),
             gradients=buffered,
             optimizer=states,
-            other=_other(job) + held,
+            other=held,
         ),
         gradients_in_backward=appearing,
         step_transient=transient,
@@ -229,12 +210,3 @@ def _moment_copies(job: JobConfig, parameters: int) -> int:
     if moments == ("bf16", "bf16") and transformer_engine_at_least(job, (2, 14)):
         return 0
     return sum(4 for moment in moments if moment != "fp32") * parameters
-
-
-def _other(job: JobConfig) -> int:
-    """Workspaces, the cached rotary table and the input batch."""
-    workspaces = CUBLAS_WORKSPACE * (3 if job.model.transformer_impl != "local" else 1)
-    rotates = job.model.position_embedding_type != "learned_absolute"
-    rotary = job.seq_length * head_dim(job.model) * 4 if rotates else 0
-    tokens = job.seq_length * job.micro_batch_size // job.model.context_parallel_size
-    return workspaces + rotary + tokens * BATCH_BYTES_PER_TOKEN

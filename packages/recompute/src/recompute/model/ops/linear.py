@@ -71,6 +71,7 @@ def column_linear(
     width: int,
     bias: bool,
     inputs: int | None = None,
+    engine: bool = True,
 ) -> Op:
     """A column-parallel linear: reads [S, inputs], writes [T, N], keeps its input as it lies.
 
@@ -79,11 +80,14 @@ def column_linear(
     Under sequence parallelism the input is gathered over the tensor group for the GEMM and gathered
     again in backward; what is kept is the shard (NVIDIA/Megatron-LM core_v0.19.0
     megatron/core/tensor_parallel/layers.py LinearWithGradAccumulationAndAsyncCommunication).
+    Megatron's own layer (``engine=False``, and every one of the local spec) gathers into a buffer that
+    all of them share and that stays (:mod:`recompute.timeline.workspaces`).
     """
     inputs = inputs or shape.hidden
     gathered = shape.tokens * inputs * shape.act
     shard = shape.stream_tokens * inputs * shape.act
     parallel = shape.sequence_parallel and shape.tp > 1
+    owned = engine and not shape.local
     output = shape.tokens * width * shape.act
     return Op(
         name=name,
@@ -93,8 +97,8 @@ def column_linear(
         saves=(source,),
         weight_bytes=inputs * width * shape.act + (width * shape.act if bias else 0),
         widths=(inputs, width),
-        forward_workspace=gathered if parallel else 0,
-        backward_workspace=2 * gathered if parallel else 0,
+        forward_workspace=gathered if parallel and owned else 0,
+        backward_workspace=gathered * (2 if owned else 1) if parallel else 0,
         flops=2 * shape.tokens * inputs * width,
         traffic=gathered + output,
         comm=((Link.TENSOR, gathered - shard),) if parallel else (),

@@ -152,6 +152,7 @@ def _exit(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         shape=shape,
         width=shape.vocab,
         bias=False,
+        engine=False,
     )
     weight = shape.vocab * shape.hidden * shape.act
     logits = replace(
