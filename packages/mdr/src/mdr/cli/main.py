@@ -30,6 +30,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "list": ("mdr.cli.list_", "what mdr.lock holds"),
     "fsck": ("mdr.cli.fsck", "check the data folder, and repair it without loss"),
     "worker": ("mdr.cli.worker", "crawl the sources of a registry again and again"),
+    "backup": ("mdr.cli.backup", "back the registry up, while it is read and written"),
+    "restore": ("mdr.cli.restore", "put a backup into an empty registry, on any database"),
+    "mcp": ("mdr.cli.mcp", "offer a registry to agents as read-only tools"),
     "lock": ("mdr.cli.lock", "merge mdr.lock after a git conflict"),
 }
 """Command name -> (module that defines ``command``, one line for --help)."""

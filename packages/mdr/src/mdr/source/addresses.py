@@ -159,7 +159,7 @@ def _require_pinning() -> None:
 
 def _is_proxied(location: Location) -> bool:
     """Say whether git reaches ``location`` through a proxy, by the variables that it is given."""
-    from urllib.request import proxy_bypass_environment
+    from urllib import request
 
     if location.scheme not in {"http", "https"}:
         return False
@@ -172,4 +172,5 @@ def _is_proxied(location: Location) -> bool:
     if not any(os.environ.get(name) for name in names & set(KEPT)):
         return False
     excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    return not proxy_bypass_environment(location.server, {"no": excepted})
+    bypass = request.proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed lacks it
+    return not bypass(location.server, {"no": excepted})

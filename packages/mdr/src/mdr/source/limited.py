@@ -98,7 +98,8 @@ def read_refusal(trace: str, now: float) -> Refused | None:
 
 
 def _last_answer(trace: str) -> tuple[int, dict[str, str]]:
-    status, fields = 0, {}
+    status = 0
+    fields: dict[str, str] = {}
     for match in _LINE.finditer(trace):
         line = match[1].strip()
         start = _STATUS.match(line)
