@@ -153,7 +153,7 @@ def check_answers(talk: Callable[[Calls], tuple[list[Any], list[Any]]]) -> None:
     assert {item["name"] for item in found["items"]} == {"greeter", "hostile"}
     assert (shown["schema"], len(shown["versions"])) == ("mdr.show/1", 2)
     assert graded["schema"] == "mdr.audit/1"
-    assert graded["grade"] in {"D", "F"}
+    assert graded["grade"] == "C"
     assert (unknown["schema"], unknown["code"]) == ("mdr.error/1", "not-found")
     digest = resolved["version"]["sha256"]
     assert resolved["resolved"] == f"acme/tools/hostile@sha256:{digest}"
