@@ -101,6 +101,8 @@ def overrides_of(row: dict[str, Any], job: Any, at: Recorded, sources: Sources) 
     engine = _engine(sources, at.commit)
     if engine:
         result.append(f"framework.transformer_engine={engine}")
+    if "muon" in row["id"] and not _packs(sources.megatron, at.commit):
+        result.append("optimizer.use_layer_wise_param_layout=false")
     if row["id"].endswith(("_a100", "-lts")):
         result.append("hardware.gpu=a100-80gb")
     arguments = sources.megatron.text(at.commit, f"{at.folder}/model_config.yaml") or ""
@@ -135,6 +137,12 @@ def _differences(stored: JobConfig, then: JobConfig) -> Iterator[str]:
                 value = value.split("/")[0]
             if ours_value != value and not field.name.startswith(KEPT):
                 yield f"{section}.{field.name}={yaml_value(value)}"
+
+
+def _packs(megatron: Repository, commit: str) -> bool:
+    """Say whether the layer-wise optimizer packed its shards already."""
+    arguments = megatron.text(commit, "megatron/training/arguments.py") or ""
+    return "use_layer_wise_param_layout" in arguments
 
 
 def _core(megatron: Repository, commit: str) -> str:

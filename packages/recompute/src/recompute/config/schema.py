@@ -247,6 +247,8 @@ class OptimizerConfig:
     overlap_param_gather: bool = False
     overlap_param_gather_with_optimizer_step: bool = False
     reuse_grad_buf_for_mxfp8_param_ag: bool = False
+    use_layer_wise_param_layout: bool = True
+    """Muon with a distributed optimizer packs whole matrices into even shards (from core 0.18 on)."""
     clip_grad: float = 1.0
     loss_scale: float | None = None
 

@@ -16,6 +16,7 @@ from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.moments import Moment, moments_of
+from recompute.timeline.muon import parts_of, uses_muon
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
 from recompute.timeline.sharded import (
     kept_buffers,
@@ -228,7 +229,8 @@ class Predictor:
         held = dummy_gradients(self.job, ops) + sum(op.weight_cache for op in every)
         parts = RankParts(ops=every, has_head=stage.has_head or stage.has_mtp)
         held += standing_bytes(self.job, self._book.shape, parts) + self._kept_whole(stage)
-        return state_bytes(self.job, count, held)
+        tensors = tuple(parts_of(ops, act)) if uses_muon(self.job) else ()
+        return state_bytes(self.job, count, held, tensors)
 
     def _kept_whole(self, stage: Stage) -> int:
         """Count the weights that Megatron FSDP keeps whole: its ends, and two buffers if asked."""

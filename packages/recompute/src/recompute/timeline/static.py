@@ -7,13 +7,14 @@ TransformerEngine v2.20 transformer_engine/pytorch/optimizers/fused_adam.py (pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from recompute.config.schema import JobConfig, OptimizerConfig
 from recompute.config.versions import transformer_engine_at_least
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Op, OpClass
+from recompute.timeline.muon import Part, muon_states, uses_muon
 from recompute.timeline.sharded import main_gradient_bytes, sharding_of
 from recompute.timeline.types import StaticBytes
 
@@ -103,7 +104,9 @@ def dummy_gradients(job: JobConfig, ops: Iterable[Op]) -> int:
     return sum(size for _, size in linears)
 
 
-def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBytes:
+def state_bytes(
+    job: JobConfig, count: ParameterCount, held: int = 0, parts: Sequence[Part] = ()
+) -> StateBytes:
     """Return the static bytes of a rank.
 
     Args:
@@ -111,6 +114,7 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
         count: Parameters of the rank.
         held: What its modules hold all step long besides parameters: stand-ins for gradients,
             quantized weights, workspaces and shared buffers.
+        parts: Its parameters one by one, where the optimizer tells them apart.
     """
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
     groups, sharding = parallelism_of(job), sharding_of(job)
@@ -120,9 +124,11 @@ def state_bytes(job: JobConfig, count: ParameterCount, held: int = 0) -> StateBy
     if job.optimizer is not None:
         dense, expert = split if sharding.states else (count.dense, count.expert)
         on_device = 1 - offloaded_share(job.optimizer)
-        states = int(
-            optimizer_bytes_per_parameter(job.optimizer, dtype) * (dense + expert) * on_device
-        )
+        states = optimizer_bytes_per_parameter(job.optimizer, dtype) * (dense + expert)
+        if parts and uses_muon(job):
+            shards = (groups.dense_shards, groups.expert_shards) if sharding.states else (1, 1)
+            states = muon_states(job, parts, shards, dtype)
+        states = int(states * on_device)
         transient = _gradient_copy(job.optimizer, gradient, dtype) * (dense + expert)
         transient += _moment_copies(job, max(dense, expert))
     buffered, appearing = count.total * gradient, 0
