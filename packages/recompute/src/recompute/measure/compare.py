@@ -160,6 +160,9 @@ def _verdict(
     figures: Measured, group: RunGroup, base: _Base, delta: int | None, ratio: Ratio | None
 ) -> tuple[MeasuredVerdict, str]:
     """Return the verdict and the sentence that gives its reason."""
+    if outside := next((row for row in group.rows if row.interrupted), None):
+        said = outside.message or "ended from outside"
+        return MeasuredVerdict.INCOMPLETE, f"says nothing yet: {said[:200]}"
     if not _passed(figures):
         return _failed(figures, base.figures)
     lacking = _lacking(figures, group)

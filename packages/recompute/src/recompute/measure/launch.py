@@ -314,9 +314,16 @@ def _started(pid: int) -> str | None:
 
 def tail_of(log: Path) -> str:
     """Return the last line of a log that is not empty."""
-    with contextlib.suppress(OSError), log.open("rb") as stream:
-        stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, stream.tell() - TAIL_BYTES))
-        lines = stream.read().decode("utf-8", "replace").splitlines()
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-    return ""
+    lines = end_of(log).splitlines()
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def end_of(log: Path) -> str:
+    """Return the last few thousand characters of a log; nothing where there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

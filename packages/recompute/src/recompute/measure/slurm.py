@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.errors import WorldError
-from recompute.measure.launch import Ended, tail_of
+from recompute.measure.launch import Ended, end_of, tail_of
 from recompute.measure.row import Outcome
 
 RUNNING_JOB: Final = "running-job.json"
@@ -29,6 +29,8 @@ LONGEST_PAUSE: Final = 15.0
 PROGRAM_SECONDS: Final = 120.0
 _FIELD: Final = re.compile(r"(?:^| )(JobName|JobState|RunTime|ExitCode|Reason)=(\S*)")
 _TIME: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+_HOST_MEMORY: Final = re.compile(r"exceeded (?:job )?memory limit|oom.kill event", re.IGNORECASE)
+"""What slurmstepd writes into the log (slurm-22.05 src/slurmd/slurmstepd/req.c, task/cgroup)."""
 _UNKNOWN_JOB: Final = "Invalid job id"
 
 
@@ -56,7 +58,7 @@ STATES: Final[Mapping[str, EndState]] = {
     ),
     "NODE_FAIL": EndState(outcome=Outcome.CRASH, outside=True, again=True, text="lost a node"),
     "BOOT_FAIL": EndState(
-        outcome=Outcome.CRASH, outside=True, text="got a node that does not boot"
+        outcome=Outcome.CRASH, outside=True, again=True, text="got a node that does not boot"
     ),
     "PREEMPTED": EndState(outcome=Outcome.CRASH, outside=True, again=True, text="was preempted"),
     "CANCELLED": EndState(outcome=Outcome.CRASH, outside=True, text="was cancelled"),
@@ -272,6 +274,8 @@ def _ended(submitted: Submitted, seen: Seen | None, *, too_long: bool) -> Ended:
         meaning = EndState(outcome=Outcome.CRASH, outside=True, text=text)
     elif too_long:
         meaning = STATES["TIMEOUT"]
+    elif meaning is STATES["FAILED"] and _HOST_MEMORY.search(end_of(submitted.log)):
+        meaning = STATES["OUT_OF_MEMORY"]  # a step was killed for it, the script only failed then
     return Ended(
         code=0 if seen is None else seen.code,
         timed_out=meaning.outcome is Outcome.HANG,

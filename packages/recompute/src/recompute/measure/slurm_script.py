@@ -14,8 +14,8 @@ from typing import Final
 
 from recompute.errors import ConfigError
 
-GPU_OPTIONS: Final = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--exclusive", "-G")
-"""A line of the user's that starts with one of these takes the place of ours."""
+GPU_OPTIONS: Final = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gres", "--exclusive")
+"""A line of the user's that starts with one of these, or with ``-G``, takes the place of ours."""
 FIRST_PORT: Final = 20000
 PORTS: Final = 20000
 """The rendezvous port is made from the job's number, so that two jobs on a node do not meet."""
@@ -99,14 +99,17 @@ def _header(job: BatchJob, nodes: int, each: int, options: SlurmOptions) -> Iter
         yield f"--partition={_line(options.partition)}"
     if options.account is not None:
         yield f"--account={_line(options.account)}"
-    if not any(
-        line.split("=")[0].split()[:1] == [name] for line in options.lines for name in GPU_OPTIONS
-    ):
+    if not any(map(_is_about_gpus, options.lines)):
         yield f"--gpus-per-node={each}"
     for line in options.lines:
         if not line.startswith("-"):
             raise _bad(line, "starts with no dash")
         yield _line(line)
+
+
+def _is_about_gpus(line: str) -> bool:
+    words = line.partition("=")[0].split()
+    return line.startswith("-G") or (bool(words) and words[0] in GPU_OPTIONS)
 
 
 def _rendezvous(nodes: int) -> Sequence[str]:
