@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from recompute.cli.predictors import calibrate_option, expert_load_option
+from recompute.cli.workers import cluster_option, workers_option
 
 if TYPE_CHECKING:
     from recompute.search.types import Plan
 
 
-ONE_PLAN = "--html, --calibrate and --expert-load are about one plan: give one budget and one GPU"
+ONE_PLAN = "--calibrate and --expert-load are about one plan: give one budget and one GPU"
+MANY = "--workers and --cluster are about tables and --joint: one plan is made here at once"
 
 
 @click.command(name="plan", context_settings={"ignore_unknown_options": False})
@@ -53,7 +55,9 @@ ONE_PLAN = "--html, --calibrate and --expert-load are about one plan: give one b
 )
 @calibrate_option
 @expert_load_option
-@click.option("--html", metavar="FILE", help="Write a page with the Pareto picture.")
+@workers_option
+@cluster_option
+@click.option("--html", metavar="FILE", help="Write a page with the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def command(  # noqa: PLR0917 - click passes by name
@@ -70,6 +74,8 @@ def command(  # noqa: PLR0917 - click passes by name
     mcore: str | None,
     calibrate: str | None,
     expert_load: float | None,
+    workers: int | None,
+    cluster: str | None,
     html: str | None,
     as_json: bool,
 ) -> None:
@@ -82,16 +88,26 @@ def command(  # noqa: PLR0917 - click passes by name
     from recompute.cli.reading import read_job
 
     corrects = (calibrate, expert_load) != (None, None)
-    _refuse_together(is_joint=is_joint, sweeps=sweeps, html=html, corrects=corrects)
+    several = (workers, cluster) != (None, None)
+    _refuse_together(
+        is_joint=is_joint, sweeps=sweeps, html=html, corrects=corrects, per_layer=per_layer
+    )
+    if workers is not None and cluster is not None:
+        raise click.UsageError("give --workers or --cluster, not both")
     if is_joint:
         from recompute.cli.plan_joint import print_joint
+        from recompute.cli.workers import working
 
         config = read_job(job, overrides, mcore=mcore)
-        ctx.exit(print_joint(config, budget, gpu, margin, top or 10, as_json=as_json))
+        with working(workers, cluster) as staff:
+            code = print_joint(
+                config, budget, gpu, margin, top or 10, workers=staff, as_json=as_json
+            )
+        ctx.exit(code)
     from recompute.cli import plan_table
 
     if plan_table.asks_for_table(budget, gpu, sweeps):
-        if html is not None or corrects:
+        if corrects:
             raise click.UsageError(ONE_PLAN)
         options = plan_table.Options(
             path=job,
@@ -103,8 +119,13 @@ def command(  # noqa: PLR0917 - click passes by name
             per_layer=per_layer,
             mcore=mcore,
             as_json=as_json,
+            html=html,
+            workers=workers,
+            cluster=cluster,
         )
         ctx.exit(plan_table.print_table(options))
+    if several:
+        raise click.UsageError(MANY)
     from recompute.cli.predictors import predictor_of
     from recompute.search.plan import plan
     from recompute.search.types import Status
@@ -143,10 +164,15 @@ def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: boo
 
 
 def _refuse_together(
-    *, is_joint: bool, sweeps: tuple[str, ...], html: str | None, corrects: bool
+    *,
+    is_joint: bool,
+    sweeps: tuple[str, ...],
+    html: str | None,
+    corrects: bool,
+    per_layer: bool,
 ) -> None:
     """Refuse options that ask for two different answers."""
     if is_joint and corrects:
         raise click.UsageError("--calibrate and --expert-load are about one layout, not --joint")
-    if is_joint and (sweeps or html is not None):
-        raise click.UsageError("--joint goes with neither --sweep nor --html")
+    if is_joint and (sweeps or html is not None or per_layer):
+        raise click.UsageError("--joint goes with none of --sweep, --html and --per-layer")

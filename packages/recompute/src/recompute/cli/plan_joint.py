@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
+    from recompute.search.workers import Workers
 
 
 def print_joint(
@@ -17,12 +18,13 @@ def print_joint(
     margin: str | None,
     top: int,
     *,
+    workers: Workers,
     as_json: bool,
 ) -> int:
     """Print the fastest layouts; 1 when none fits."""
     from recompute.search.joint import joint
 
-    answer = joint(job, budget, gpu=gpu, margin=margin, top=top)
+    answer = joint(job, budget, gpu=gpu, margin=margin, top=top, workers=workers)
     if as_json:
         from recompute.report.document import dump
         from recompute.report.joint_report import joint_document

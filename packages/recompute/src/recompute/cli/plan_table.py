@@ -28,6 +28,9 @@ class Options:
     per_layer: bool
     mcore: str | None
     as_json: bool
+    html: str | None = None
+    workers: int | None = None
+    cluster: str | None = None
 
 
 def asks_for_table(budget: str | None, gpu: str | None, sweeps: tuple[str, ...]) -> bool:
@@ -39,21 +42,31 @@ def asks_for_table(budget: str | None, gpu: str | None, sweeps: tuple[str, ...])
 def print_table(options: Options) -> int:
     """Print the table; 1 when nothing fits anywhere."""
     from recompute.cli.reading import read_job
+    from recompute.cli.workers import working
     from recompute.search.types import Status
     from recompute.search.what_if import largest_that_fit, parse_budgets, what_if
 
     base = read_job(options.path, options.overrides, mcore=options.mcore)
     budgets = (None,) if options.budget is None else parse_budgets(options.budget)
     gpus = (None,) if options.gpu is None else tuple(options.gpu.split(","))
-    rows = what_if(
-        _variants(options),
-        budgets,
-        gpus,
-        margin=options.margin,
-        per_layer=options.per_layer,
-    )
+    variants = _variants(options)
+    with working(options.workers, options.cluster) as staff:
+        rows = what_if(
+            variants,
+            budgets,
+            gpus,
+            margin=options.margin,
+            per_layer=options.per_layer,
+            workers=staff,
+        )
     field = options.sweeps[0].partition("=")[0] if len(options.sweeps) == 1 else None
     largest = largest_that_fit(rows, field) if field is not None else ()
+    if options.html is not None:
+        from recompute.report.page import write_page
+        from recompute.report.what_if_page import what_if_page
+
+        write_page(options.html, what_if_page(base, rows, largest, field))
+        click.echo(f"wrote {options.html}", err=True)
     if options.as_json:
         from recompute.report.document import dump
         from recompute.report.what_if_report import what_if_document

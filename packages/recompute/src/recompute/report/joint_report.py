@@ -12,10 +12,7 @@ from recompute.search.joint import Joint, JointRow
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
 
-NOTE = (
-    "; the others cannot be faster. Point-to-point sends and the host are not modelled: measure the "
-    "first few."
-)
+NOTE = "; the others cannot be faster. Step times are estimates: measure the first few."
 
 
 def joint_document(job: JobConfig, answer: Joint) -> dict[str, Any]:

@@ -40,6 +40,10 @@ def _row(row: WhatIfRow) -> dict[str, Any]:
         "status": None if answer is None else answer.status.value,
         "budget_bytes": None if answer is None else answer.budget.limit_bytes,
         "answer": None if answer is None or shown is None else outcome_document(shown, answer.job),
+        "stock": None
+        if answer is None or answer.stock is None
+        else outcome_document(answer.stock, answer.job),
+        "gain": row.gain,
         "control_seconds": None if answer is None else answer.control_seconds,
         "tokens_per_second_per_gpu": None if answer is None else answer.tokens_per_second,
         "problem": row.problem or None,
@@ -48,8 +52,13 @@ def _row(row: WhatIfRow) -> dict[str, Any]:
 
 def what_if_text(rows: Sequence[WhatIfRow], largest: Sequence[Largest], field: str | None) -> str:
     """Return one table of answers, and for a sweep over one field the largest value of each choice."""
-    header = ("change", "memory|", "answer|", "peak GiB", "step time", "tokens/s/GPU", "|")
-    parts = [table(header, [_line(row) for row in rows])]
+    header: tuple[str, ...] = ("change", "memory|", "answer|", "peak GiB", "step time")
+    compared = any(row.is_per_layer for row in rows)
+    if compared:
+        header = (*header, "best stock choice|", "its step time", "gain")
+    header = (*header, "tokens/s/GPU", "|")
+    parts = [table(header, [_line(row, compared=compared) for row in rows])]
+    parts += [gains_text(rows)] if compared else []
     if largest and field is not None:
         names: dict[tuple[str, int], list[str]] = {}
         for item in largest:
@@ -63,20 +72,37 @@ def what_if_text(rows: Sequence[WhatIfRow], largest: Sequence[Largest], field: s
     return "\n\n".join(parts)
 
 
-def _line(row: WhatIfRow) -> tuple[str, ...]:
+def gains_text(rows: Sequence[WhatIfRow]) -> str:
+    """Say at how many budgets a per-layer plan is cheaper than the best stock choice, and by how much."""
+    counted = [row for row in rows if row.is_per_layer and row.plan is not None]
+    needed = [row for row in counted if row.plan is not None and not row.plan.control.fits]
+    gains = [row.gain for row in needed if row.gain is not None and row.gain > 0]
+    alone = sum(row.only_per_layer for row in needed)
+    text = f"per layer is cheaper at {len(gains)} of {len(needed)} budgets that need recompute"
+    if gains:
+        text += f", by {min(gains):.1%} to {max(gains):.1%} of the step"
+    return text + (f"; at {alone} nothing else fits" if alone else "")
+
+
+def _line(row: WhatIfRow, *, compared: bool) -> tuple[str, ...]:
     change = " ".join(row.changes) or "as it is"
     answer = row.plan
+    blank = ("-", "-", "-") if compared else ()
     if answer is None:
-        return (change, row.memory, "-", "-", "-", "-", row.problem)
+        return (change, row.memory, "-", "-", "-", *blank, "-", row.problem)
     shown = answer.chosen or answer.closest
     assert shown is not None
     rate = answer.tokens_per_second
+    if compared and answer.stock is not None:
+        gain = "-" if row.gain is None else f"{row.gain:.1%}"
+        blank = (answer.stock.choice.label(), percent(answer.stock.step_time_overhead), gain)
     return (
         change,
         row.memory,
         shown.choice.label() if shown.fits else f"nothing fits ({shown.choice.label()})",
         gib(shown.peak_bytes),
         percent(shown.step_time_overhead),
+        *blank,
         "-" if rate is None else f"{rate:,.0f}",
         "",
     )

@@ -150,7 +150,9 @@ class CostModel:
         flops, traffic = dict(work.flops), dict(work.traffic)
         memory = self.gpu.bandwidth * self.efficiencies.memory
         total = 0.0
-        for kind in {*flops, *traffic}:
+        for kind in OpClass:  # one order in every process: sums of floats depend on it
+            if kind not in flops and kind not in traffic:
+                continue
             rate = self._rates.get(kind)
             compute = flops.get(kind, 0) / rate if rate else 0.0
             once = max(compute, traffic.get(kind, 0) / memory)

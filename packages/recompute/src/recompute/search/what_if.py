@@ -47,6 +47,24 @@ class WhatIfRow:
     problem: str = ""
     refused: UnsupportedError | None = None
     """Why there is no plan, where the job holds something that is not modelled."""
+    on: str = ""
+    """The GPU that was asked for, where one was."""
+    is_per_layer: bool = False
+    """Plans per layer were asked for."""
+
+    @property
+    def gain(self) -> float | None:
+        """What a per-layer plan wins over the best stock choice, as a fraction of the control's step."""
+        plan = self.plan
+        if not self.is_per_layer or plan is None or plan.chosen is None or plan.stock is None:
+            return None
+        return plan.stock.step_time_overhead - plan.chosen.step_time_overhead
+
+    @property
+    def only_per_layer(self) -> bool:
+        """Say whether a per-layer plan fits where no stock choice does."""
+        plan = self.plan
+        return self.is_per_layer and plan is not None and bool(plan.chosen) and plan.stock is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +161,8 @@ def _rows_of(asked: _Asked) -> tuple[WhatIfRow, ...]:
             changes=variant.changes,
             memory=memory,
             plan=answer(ready, limit, gpu=gpu, per_layer=asked.per_layer, details=False),
+            on=gpu or "",
+            is_per_layer=asked.per_layer,
         )
         for (gpu, _, memory), limit in zip(cells, limits, strict=True)
     )
