@@ -66,6 +66,8 @@ def test_a_run_is_a_row_with_every_phase(tmp_path: Path) -> None:
     assert row.environment is not None
     assert row.environment["megatron_core"] == sys.modules["megatron.core"].__version__
     assert 0 < row.probe_seconds < sum(row.step_seconds)
+    assert row.probe_steady_seconds is not None
+    assert 0 < row.probe_steady_seconds < row.probe_seconds
     assert row.meter == "host-rss"
 
 

@@ -229,6 +229,8 @@ class MemoryProbe:
             if time.monotonic() - self._written > WRITE_SECONDS:
                 self._device()
                 self._write(Outcome.CRASH, _GOING_ON, final=False)
+        if self._steps == self._warmup:
+            self._record.warm_probe_seconds = self._record.probe_seconds
 
     def kernels_took(self, seconds: float | None) -> None:
         """Take how long the device was busy in one step, where the loop has profiled one."""
