@@ -26,12 +26,13 @@ demo: $(RUN_STAMP)  ## run the main job on real input (first run: under 3 minute
 test: $(DEV_STAMP)  ## run the tests
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-check: $(DEV_STAMP)  ## format, lint, types, layers, size budget
+check: $(DEV_STAMP)  ## format, lint, types, layers, size budget, advisories
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/size_budget.py
+	@$(BIN)/python tools/dependency_audit.py
 
 fix: $(DEV_STAMP)  ## format and apply safe lint fixes
 	@$(BIN)/ruff format .
