@@ -25,7 +25,7 @@ class Row:
     """One line of a diff."""
 
     kind: str
-    """``file``, ``hunk``, ``note``, ``same``, ``added`` or ``removed``."""
+    """``file``, ``hunk``, ``note``, ``both``, ``added`` or ``removed``."""
     before: int | None
     """Line number in the older version."""
     after: int | None
@@ -73,7 +73,7 @@ def _rows(lines: list[str]) -> Iterator[Row]:
             yield _row("removed", line[1:], before=before)
             before += 1
         elif inside and line.startswith(" "):
-            yield _row("same", line[1:], before=before, after=after)
+            yield _row("both", line[1:], before=before, after=after)
             before, after = before + 1, after + 1
         else:
             yield _row("note", line)

@@ -82,6 +82,8 @@ def _facets(found: Page, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
         values = list(found.facets.get(name, {}).items())
         if name in chosen or not values:
             continue
+        if name == "grade":
+            values.sort()
         rows.append(
             {
                 "name": name,
