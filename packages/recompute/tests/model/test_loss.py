@@ -25,3 +25,16 @@ def test_the_fused_backward_needs_one_more_copy_in_fp32() -> None:
     # the copy beside the softmax and the bfloat16 gradient, where there was the GEMM's own need before
     assert fused.backward_peak == pytest.approx((4 + 4 + 2) * logits, rel=0.02)
     assert fused.backward_peak > fused.forward_peak > plain.backward_peak
+
+
+def test_logits_in_fp32_are_turned_into_the_softmax_where_they_lie() -> None:
+    narrow, wide = head(), head(bf16=False, params_dtype="fp32")
+    logits = 2 * 1024 * VOCAB
+    assert narrow.forward_peak - narrow.saved == pytest.approx(2 * logits, rel=0.01)  # freed logits
+    assert wide.saved == pytest.approx(4 * logits, rel=0.05)
+    assert wide.forward_peak == pytest.approx(wide.saved, rel=0.01)
+    assert wide.backward_peak < 2 * 4 * logits  # the gradient is written over them
+
+
+def test_fp16_lm_cross_entropy_changes_nothing() -> None:
+    assert head(fp16_lm_cross_entropy=True) == head()

@@ -237,3 +237,25 @@ def test_whole_gradients_wait_for_at_most_a_communication_unit() -> None:
         phases = {p.phase for p in predictor.predict(NO_RECOMPUTE).hot.phases}
         assert Phase.BACKWARD in phases
     assert large._queue == 4 * 10**9
+
+
+def test_the_layer_before_the_head_stays_though_the_head_has_a_chunk_of_its_own() -> None:
+    fields: dict[str, Any] = {
+        "pipeline_model_parallel_size": 2,
+        "fine_grained_activation_offloading": True,
+        "offload_modules": ("core_attn", "attn_proj"),
+    }
+    apart = megatron_job(gpus=2, batch=32, pipeline_model_parallel_layout="Ettt|tt|tt|tL", **fields)
+    alone = megatron_job(gpus=2, batch=32, pipeline_model_parallel_layout="Ettt|tt|ttt|L", **fields)
+    for job in (apart, alone):
+        predictor = Predictor(job)
+        stage = predictor.stages[-1]
+        layers = [chunk for chunk in stage.chunks if chunk.layers]
+        assert [stage.runs_back_at_once(chunk) for chunk in stage.chunks].count(True) == 1
+        units = predictor._book.units(layers[-1], stage, NO_RECOMPUTE)
+        kept = next(u for u in reversed(units) if u.name != "head")
+        gone = predictor._book.units(layers[0], stage, NO_RECOMPUTE)[0]
+        assert kept.saved > gone.saved
+    assert not any(
+        map(Predictor(alone).stages[0].runs_back_at_once, Predictor(alone).stages[0].chunks)
+    )

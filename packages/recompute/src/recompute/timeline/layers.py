@@ -102,19 +102,20 @@ class LayerBook:
             return whole_layer(self.tape(kind), act)
         return offload_groups(model, self.tape(kind), act)
 
-    def _offloads(self, index: int, chunk: Chunk) -> bool:
+    def _offloads(self, index: int, chunk: Chunk, stage: Stage) -> bool:
         """Say whether the layer at a place of its chunk offloads.
 
-        ``cpu_offloading`` takes the first layers. Fine-grained offloading leaves the model's last
-        layer, whose backward comes at once (ChunkOffloadHandler.should_bulk_offload), and of the
-        others the share that ``activation_offload_fraction`` asks for, from the front.
+        ``cpu_offloading`` takes the first layers. Fine-grained offloading leaves the last layer of the
+        rank that has the head, whose backward comes at once (ChunkOffloadHandler.should_bulk_offload;
+        the head's own chunk may have no layer), and of the others the share that
+        ``activation_offload_fraction`` asks for, from the front.
         """
         model = self.job.model
         if model.cpu_offloading:
             return model.cpu_offloading_activations and index < model.cpu_offloading_num_layers
         if not model.fine_grained_activation_offloading:
             return False
-        eligible = len(chunk.layers) - int(chunk.head)
+        eligible = len(chunk.layers) - int(stage.runs_back_at_once(chunk))
         kept = int(eligible * (1 - model.activation_offload_fraction))
         return index < eligible - kept
 
@@ -177,7 +178,7 @@ class LayerBook:
         if chunk.embedding:
             units += self._tower_units()
             units.append(unit_of("embedding", self.end("embedding", stage)[1]))
-        units += self.layer_units(chunk, choice)
+        units += self.layer_units(chunk, stage, choice)
         units += [unit_of(*pair) for pair in self._mtp_profiles(chunk, choice)]
         if chunk.head:
             units.append(unit_of("head", self.end("head", stage)[1]))
@@ -231,7 +232,7 @@ class LayerBook:
         if self.tower is None:
             return ()
         book, stage = self.tower
-        return tuple(book.layer_units(stage.chunks[0], choice_of(book.job)))
+        return tuple(book.layer_units(stage.chunks[0], stage, choice_of(book.job)))
 
     def _mtp_profiles(self, chunk: Chunk, choice: RecomputeChoice) -> list[tuple[str, TapeProfile]]:
         return [
@@ -268,13 +269,13 @@ class LayerBook:
         whole = choice.recompute_method == "uniform" or counted
         return (FULL,) if whole else ()
 
-    def layer_units(self, chunk: Chunk, choice: RecomputeChoice) -> list[Unit]:
+    def layer_units(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> list[Unit]:
         """Return the decoder layers of a chunk as units: layers, or checkpointed groups of them."""
         if choice.recompute_granularity != FULL or choice.per_layer is not None:
             return [
                 unit_of(
                     kind,
-                    self.profile(kind, active, offloads=self._offloads(index, chunk)),
+                    self.profile(kind, active, offloads=self._offloads(index, chunk, stage)),
                 )
                 for index, (kind, active) in enumerate(self.actives(chunk, choice))
             ]

@@ -208,7 +208,9 @@ class Predictor:
         if choice.per_layer is not None:
             layers = tuple((layer.kind, layer.number) for layer in placed)
         both = stage.has_embedding and stage.has_head
-        return (layers, chunk.embedding, chunk.head, both)
+        offloads = self.job.model.fine_grained_activation_offloading
+        kept = offloads and stage.runs_back_at_once(chunk)
+        return (layers, chunk.embedding, chunk.head, both, kept)
 
     def _state(self, stage: Stage) -> StateBytes:
         """Count the parameters of a stage and what they cost all step long."""

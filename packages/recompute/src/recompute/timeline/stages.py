@@ -40,6 +40,10 @@ class Stage:
         """Every layer of the rank, multi-token-prediction depths included."""
         return tuple(x for chunk in self.chunks for x in (*chunk.layers, *chunk.mtp))
 
+    def runs_back_at_once(self, chunk: Chunk) -> bool:
+        """Say whether backward of a chunk's last layer follows its forward: the last one before the head."""
+        return self.has_head and chunk is next((c for c in reversed(self.chunks) if c.layers), None)
+
     @property
     def has_mtp(self) -> bool:
         """Say whether this rank predicts further tokens, for which it embeds them."""
