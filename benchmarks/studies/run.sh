@@ -22,12 +22,9 @@ study() { # NAME CANDIDATES [repeats of the control]
 study dense-gqa "mlp,core_attn,full/uniform/1,full/uniform/4,full/block/1,full/block/2,full/block/3,full/block/4,\
 full/block/5,full/block/6,full/block/7,per-layer/0-1=mlp_act,per-layer/0-4=mlp_act,per-layer/0-0=full/1-7=mlp_act,\
 per-layer/0-2=full/3-7=mlp_act,per-layer/0-5=mlp/6-7=mlp_act,per-layer/0-3=full/4-7=mlp" 3
-study gqa-moe "moe_act,core_attn,layernorm,moe,moe_act+layernorm,full/uniform/1,full/uniform/2,full/block/1,\
-full/block/2,full/block/3,per-layer/0-0=moe/1-3=moe_act,per-layer/0-1=layernorm+moe/2-3=moe_act" 2
-study mla-moe "mla_up_proj,core_attn,layernorm,moe_act,mlp,moe,shared_experts,moe_act+layernorm+mla_up_proj,\
-moe_act+layernorm+mla_up_proj+mlp,layernorm+mla_up_proj+moe,full/uniform/1,full/block/2,\
-per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-3=moe_act+layernorm,\
-per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-2=layernorm+mla_up_proj+moe/3-3=layernorm+mla_up_proj" 2
-study dense-bias "core_attn,full/uniform/1,full/block/1,full/block/2,full/block/3,full/block/4,full/block/5,\
-per-layer/0-1=mlp_act,per-layer/0-5=mlp_act,per-layer/0-1=full/2-5=mlp_act,per-layer/0-3=full/4-5=mlp_act" 2
-study dense-fp8 "mlp,core_attn,full/uniform/1,full/block/4,full/block/6,per-layer/0-3=mlp" 2
+study gqa-moe "moe_act,core_attn,layernorm,moe,moe_act+layernorm,full/uniform/1,full/uniform/2,full/block/2,\
+per-layer/0-0=moe/1-3=moe_act,per-layer/0-1=layernorm+moe/2-3=moe_act"
+study mla-moe "mla_up_proj,core_attn,layernorm,moe_act,moe,shared_experts,mlp,moe_act+layernorm+mla_up_proj,\
+full/uniform/1,per-layer/0-0=layernorm+mla_up_proj+mlp_act/1-3=moe_act+layernorm,full/block/2"
+study dense-bias "core_attn,full/uniform/1,full/block/2,full/block/4,per-layer/0-5=mlp_act,per-layer/0-1=full/2-5=mlp_act"
+study dense-fp8 "mlp,full/uniform/1,full/block/4,core_attn"

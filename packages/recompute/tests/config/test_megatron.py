@@ -366,6 +366,15 @@ def test_model_args_yaml(labels: str) -> None:
     assert job.given["model.num_layers"] == "-:6"
 
 
+def test_a_schedule_of_batch_sizes_gives_its_first_one() -> None:
+    text = MODEL_ARGS.replace(
+        "--global-batch-size: 32", '--step-batch-size-schedule: "0:384 2B:768"'
+    )
+    assert read(text).train.global_batch_size == 384
+    both = MODEL_ARGS.rstrip() + '\n      --step-batch-size-schedule: "0:384 2B:768"\n'
+    assert read(both).train.global_batch_size == 32
+
+
 def test_model_args_repeat_flags_and_leave_values_to_the_runner() -> None:
     text = MODEL_ARGS.replace('"[moe_act layernorm]"', "mlp").rstrip() + "\n"
     job = read(

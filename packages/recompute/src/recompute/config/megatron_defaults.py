@@ -7,6 +7,8 @@ megatron/training/argument_utils.py ``core_transformer_config_from_args``, megat
 
 from __future__ import annotations
 
+import re
+
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from recompute.config.schema import FrozenValue
 from recompute.errors import ConfigError
 
 ARGUMENTS: Final = "NVIDIA/Megatron-LM core_v0.19.0 megatron/training/arguments.py validate_args"
+BATCHES: Final = "NVIDIA/Megatron-LM core_v0.19.0 megatron/core/num_microbatches_calculator.py"
 TRANSFORMER: Final = (
     "NVIDIA/Megatron-LM core_v0.19.0 megatron/training/argument_utils.py "
     "core_transformer_config_from_args"
@@ -99,6 +102,11 @@ class _Arguments:
                 flag = "--" + name.replace("_", "-")
                 why = f"default of {flag}"
                 self.implied(f"model.{name}", why, ARGUMENTS, value=default)
+        steps = re.match(r"\s*\d{1,12}:(\d{1,9})\b", str(self.value("step_batch_size_schedule")))
+        if steps:
+            why = "first step of --step-batch-size-schedule"
+            target = "train.global_batch_size"
+            self.implied(target, why, BATCHES, value=int(steps[1]))
         self.implied(
             "model.persist_layer_norm",
             "on unless --no-persist-layer-norm",
