@@ -60,7 +60,7 @@ def command(
     settings = replace(settings, allow_private=allow_private)
     done = []
     for source in sources:
-        with _progress(source) as progress:
+        with show_progress(source) as progress:
             done.append(index_source(source, settings, name_as=name_as, progress=progress))
         if not as_json:
             _report(done[-1])
@@ -97,7 +97,7 @@ def _report(done: Indexed) -> None:
 
 
 @contextmanager
-def _progress(source: str) -> Iterator[Progress]:
+def show_progress(source: str) -> Iterator[Progress]:
     """Draw a bar on a terminal; say nothing elsewhere."""
     if not sys.stderr.isatty():
         from mdr.registry.indexing import quiet
