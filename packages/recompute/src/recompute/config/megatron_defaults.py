@@ -8,7 +8,6 @@ megatron/training/argument_utils.py ``core_transformer_config_from_args``, megat
 from __future__ import annotations
 
 import re
-
 from collections.abc import Mapping
 from typing import Any, Final
 
