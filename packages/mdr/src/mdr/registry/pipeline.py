@@ -104,7 +104,8 @@ def read_content(source: Source, line: Line, job: Job) -> Content:
     wanted = wanted_objects(line)
     known = index.source(job.location.host, job.location.repository)
     old = index.known_objects(known.id) if known is not None else {}
-    graded = index.graded(newest.LATEST)
+    held = (old[oid][0] for oid in wanted.kinds if oid in old)
+    graded = index.graded(newest.LATEST, held)
     kinds = {
         oid: missing
         for oid, each in wanted.kinds.items()

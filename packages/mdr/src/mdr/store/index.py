@@ -170,10 +170,17 @@ class Index:
         pairs = json.loads(rows[0]["omitted"]) if rows else []
         return tuple(Skipped(path=path, reason=reason) for path, reason in pairs)
 
-    def graded(self, ruleset: str) -> set[tuple[Sha256, Kind]]:
-        """Return which files have a grade of ``ruleset``, and as what kind."""
-        rows = self._rows(select(grades.c.sha256, grades.c.kind).where(grades.c.ruleset == ruleset))
-        return {(Sha256(row["sha256"]), Kind(row["kind"])) for row in rows}
+    def graded(self, ruleset: str, digests: Iterable[Sha256]) -> set[tuple[Sha256, Kind]]:
+        """Return which of these files have a grade of ``ruleset``, and as what kind."""
+        wanted = sorted(set(digests))
+        found: set[tuple[Sha256, Kind]] = set()
+        for start in range(0, len(wanted), CHUNK):
+            where = (grades.c.ruleset == ruleset) & grades.c.sha256.in_(
+                wanted[start : start + CHUNK]
+            )
+            rows = self._rows(select(grades.c.sha256, grades.c.kind).where(where))
+            found |= {(Sha256(row["sha256"]), Kind(row["kind"])) for row in rows}
+        return found
 
     def ungraded(self, source_id: int, ruleset: str) -> list[tuple[Sha256, Kind]]:
         """Return the files of a repository's versions, and as what kind, that ``ruleset`` has not graded."""
