@@ -53,12 +53,14 @@ class Answer:
 class Ready:
     """An answer with its encodings made on first use. Safe to share: a second maker makes the same."""
 
-    __slots__ = ("_bodies", "_starts", "_unchanged", "answer", "etag", "size")
+    __slots__ = ("_bodies", "_starts", "_unchanged", "answer", "etag", "route", "size")
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.etag = sha256(answer.body)[:32] if answer.etag is None else answer.etag
         self.size = len(answer.body)
+        self.route: object = None
+        """What the router matched, for whoever counts answers that never reach it."""
         self._bodies: dict[str, bytes] = {IDENTITY: answer.body}
         self._starts: dict[str, Message] = {IDENTITY: self._start(IDENTITY)}
         self._unchanged: dict[str, Message] = {}
@@ -89,7 +91,7 @@ class Ready:
             send: ASGI ``send``.
             wanted: What :func:`asked_encoding` found, when the caller has it.
         """
-        answer, get = self.answer, scope["method"] == "GET"
+        answer, get = self.answer, scope["method"] == "GET" and not scope.get("mdr.head")
         if get and answer.served is not None:
             answer.served(scope)
         asked = _conditions(scope)

@@ -1,0 +1,127 @@
+"""Errors as ``application/problem+json`` (RFC 9457): the codes of the command line, with a status."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from mdr.errors import MdrError, Refusal, UsageError, WorldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEDIA_TYPE: Final = "application/problem+json"
+STATUS: Final[Mapping[str, int]] = {
+    "bad-reference": 400,
+    "digest-too-short": 400,
+    "token-missing": 401,
+    "token-unknown": 401,
+    "token-revoked": 401,
+    "token-expired": 401,
+    "token-scope": 403,
+    "not-found": 404,
+    "method-not-allowed": 405,
+    "ambiguous-reference": 409,
+    "gone": 410,
+    "body-too-large": 413,
+    "uri-too-long": 414,
+    "media-type": 415,
+    "invalid": 422,
+    "rate-limited": 429,
+    "tombstone": 451,
+    "overloaded": 503,
+    "timeout": 503,
+}
+"""Code -> status; what is not listed follows from whose fault it is."""
+TITLES: Final[Mapping[int, str]] = {
+    400: "The reference cannot be read",
+    401: "A token is needed",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "More than one thing is meant",
+    410: "Gone",
+    413: "The request is too large",
+    414: "The address is too long",
+    415: "Not a media type that is read here",
+    422: "The request is not valid",
+    429: "Too many requests",
+    451: "Withdrawn",
+    500: "The registry is damaged",
+    502: "The source cannot be read",
+    503: "Not available now",
+}
+DAMAGE: Final = frozenset({"blob-missing", "blob-corrupt", "manifest-corrupt"})
+"""Refusals that are our fault."""
+OURS: Final = ("index-", "store-", "blob", "registry-", "database-")
+"""How the codes of our own stores begin; other failures of the world are those of a source."""
+KNOWN_FIELDS: Final = frozenset({"type", "title", "status", "detail", "code", "hint"})
+
+
+def status_of(error: MdrError) -> int:
+    """Return the HTTP status of an error."""
+    known = STATUS.get(error.code)
+    if known is not None:
+        return known
+    match error:
+        case UsageError():
+            return 422
+        case Refusal():
+            return 500 if error.code in DAMAGE else 403
+        case WorldError():
+            return 503 if error.code.startswith(OURS) else 502
+        case _:
+            return 500
+
+
+def problem(error: MdrError) -> dict[str, Any]:
+    """Write the document of an error; its data become fields, so ``candidates`` stands at the top."""
+    status = status_of(error)
+    detail = error.message if status < 500 or isinstance(error, Refusal) else _public(error)
+    document: dict[str, Any] = {
+        "type": f"urn:mdr:problem:{error.code}",
+        "title": TITLES.get(status, "The request failed"),
+        "status": status,
+        "detail": detail,
+        "code": error.code,
+        "hint": error.hint if status < 500 else "try again later",
+    }
+    if status < 500:
+        document |= {key: value for key, value in error.data.items() if key not in KNOWN_FIELDS}
+    return document
+
+
+def _public(error: MdrError) -> str:
+    """Say what failed without the paths and addresses of the machine; the log has the whole message."""
+    words = {
+        "overloaded": "too many requests at once",
+        "timeout": "this took too long",
+    }
+    return words.get(error.code, "a store or a source that this needs cannot be reached")
+
+
+def headers_of(error: MdrError) -> dict[str, str]:
+    """Return the headers that go with an error."""
+    status = status_of(error)
+    headers = {"cache-control": "no-store"}
+    if status == 401:
+        headers["www-authenticate"] = f'Bearer realm="mdr", error="{_bearer(error.code)}"'
+    elif status == 403 and error.code == "token-scope":
+        headers["www-authenticate"] = 'Bearer realm="mdr", error="insufficient_scope"'
+    elif status in {429, 503}:
+        headers["retry-after"] = str(error.data.get("retry_after", 1))
+    elif status == 451 and isinstance(error.data.get("advisory"), str):
+        advisory = error.data["advisory"]
+        if advisory.startswith("https://") and advisory.isascii() and ">" not in advisory:
+            headers["link"] = f'<{advisory}>; rel="blocked-by"'
+    return headers
+
+
+def _bearer(code: str) -> str:
+    return "invalid_request" if code == "token-missing" else "invalid_token"
+
+
+def body(document: Mapping[str, Any]) -> bytes:
+    """Write a document as it is sent; a byte of a path that is no UTF-8 is its JSON escape."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
