@@ -51,7 +51,10 @@ docs: $(DEV_STAMP)  ## regenerate the reference pages that come from tables
 
 oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core 0.16.1 and 0.19.2
 	@sh tools/oracle_env.sh $(ORACLE)
-	@$(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider packages/recompute/oracle
+	@$(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider \
+	  --ignore packages/recompute/oracle/test_nemo_run.py packages/recompute/oracle
+	@PYTHONPATH=$(CURDIR)/$(ORACLE)/nemo-run $(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider \
+	  packages/recompute/oracle/test_nemo_run.py
 	@PYTHONPATH=$(ORACLE)/mcore-0.19 $(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider \
 	  packages/recompute/oracle/test_transformer_config.py packages/recompute/oracle/test_pipeline_split.py packages/recompute/oracle/test_source_tree.py \
 	  packages/recompute/oracle/test_apply.py

@@ -163,6 +163,65 @@ def test_without_a_control_nothing_passes(tmp_path: Path) -> None:
     assert not answer.any_passes
 
 
+def test_where_the_control_does_not_fit_the_cheapest_that_passes_stands_in(tmp_path: Path) -> None:
+    rows = [
+        row("[]", outcome=Outcome.OOM, stage="loss", step_seconds=(), warmup_steps=0),
+        row("full/uniform/1", peak=5 * GIB, slow=1.4),
+        row("[mlp]", peak=8 * GIB, slow=1.1),
+        row("[mlp]", peak=8 * GIB + 3000, slow=1.1, repeat=1),
+    ]
+    answer = compare(read_ledger(ledger(tmp_path / "l", rows)))
+    assert answer.control is not None
+    assert answer.control.outcome is Outcome.OOM
+    assert answer.reference is not None
+    assert answer.reference.candidate == "[mlp]"
+    assert answer.noise.bytes == 3000
+    found = {item.measured.candidate: item for item in answer.candidates}
+    assert all(item.verdict is MeasuredVerdict.PASS for item in found.values())
+    other = found["full/uniform/1"]
+    assert other.peak_delta_bytes == 5 * GIB - (8 * GIB + 3000)
+    assert other.step_time is not None
+    assert other.step_time.overhead == pytest.approx(1.4 / 1.1 - 1)
+    assert found["[mlp]"].step_time is None
+    said = " ".join(answer.notes)
+    assert "no control exists: [] ends in oom in loss" in said
+    assert "against [mlp], the cheapest that passes" in said
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.NONFINITE])
+def test_a_control_that_fails_for_another_reason_proves_nothing(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    found = only(tmp_path, row("[]", outcome=outcome), row("[mlp]", peak=8 * GIB))
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+    assert f"the control ended in {outcome}" in found.reason
+
+
+def test_seeds_of_the_data_are_compared_with_themselves(tmp_path: Path) -> None:
+    """The second seed's steps are twice as long for both: neither noise nor overhead may show it."""
+    rows = [
+        row(name, slow=slow, peak=peak)
+        for name, slow, peak in (("[]", 1.0, 10 * GIB), ("[mlp]", 1.2, 8 * GIB))
+    ]
+    rows += [row("[]", repeat=1, peak=10 * GIB + 500)]
+    rows += [row("[]", repeat=2, data_seed=7, slow=2.0, peak=11 * GIB)]
+    rows += [row("[mlp]", repeat=2, data_seed=7, slow=2.4, peak=9 * GIB)]
+    answer = compare(read_ledger(ledger(tmp_path / "l", rows)))
+    assert (answer.noise.bytes, answer.noise.repeats) == (500, 2)
+    assert answer.noise.fraction == pytest.approx(0.0)
+    (found,) = answer.candidates
+    assert found.step_time is not None
+    assert found.step_time.overhead == pytest.approx(0.2)
+    assert found.step_time.high < 0.25
+    assert found.peak_delta_bytes == -2 * GIB
+
+
+def test_a_candidate_without_the_controls_seeds_is_refused(tmp_path: Path) -> None:
+    rows = [*AA, row("[]", repeat=2, data_seed=7), row("[mlp]", peak=8 * GIB)]
+    with pytest.raises(InputError, match="data_seed"):
+        compare(read_ledger(ledger(tmp_path / "l", rows)))
+
+
 def test_a_leak_and_an_inactive_label_are_said(tmp_path: Path) -> None:
     seen = {"recompute_granularity": "selective", "per_layer": []}
     found = only(

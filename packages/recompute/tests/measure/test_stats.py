@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recompute.measure.stats import overhead, spread, t_quantile
+from recompute.measure.stats import overhead, overhead_by_seed, spread, t_quantile
 
 TABLE = {
     1: 12.706,
@@ -84,3 +84,28 @@ def test_nothing_to_compare() -> None:
     assert overhead([[0.0]], [[1.0]]) is None
     assert spread([[1.0, 1.0]]) is None
     assert spread([[1.0], [1.1]]) == pytest.approx(0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(-0.5, 2)), min_size=1, max_size=5))
+def test_an_overhead_that_all_seeds_share_is_found_whatever_the_seeds_do(
+    seeds: list[tuple[float, float]],
+) -> None:
+    share = seeds[0][1]
+    control = {n: [[base] * 4] for n, (base, _) in enumerate(seeds)}
+    candidate = {n: [[base * (1 + share)] * 4] for n, (base, _) in enumerate(seeds)}
+    found = overhead_by_seed(candidate, control)
+    assert found is not None
+    assert found.overhead == pytest.approx(share, abs=1e-9)
+    assert found.high - found.low == pytest.approx(0, abs=1e-6)
+
+
+def test_seeds_that_disagree_widen_the_interval() -> None:
+    control = {n: [[1.0] * 4] for n in range(3)}
+    candidate = {n: [[value] * 4] for n, value in enumerate((1.0, 1.1, 1.2))}
+    found = overhead_by_seed(candidate, control)
+    assert found is not None
+    assert found.low < 0.0 < found.overhead < 0.2 < found.high
+
+
+def test_no_seed_in_common_is_no_comparison() -> None:
+    assert overhead_by_seed({1: [[1.0]]}, {2: [[1.0]]}) is None

@@ -39,7 +39,7 @@ def row(outcome, final, steps):
     phase = PhaseBytes(phase="forward", allocated_peak_bytes=peak << 30, reserved_peak_bytes=peak << 30)
     return Row(
         id=told["run"], candidate=told["candidate"], control_id=told["control_id"], repeat=told["repeat"],
-        attempt=told["attempt"], rank=0, outcome=outcome, final=final, stage=None if final else "backward",
+        attempt=told["attempt"], order=told["order"], data_seed=told["data_seed"], rank=0, outcome=outcome, final=final, stage=None if final else "backward",
         phases=(phase,), step_seconds=(1.0,) * steps, warmup_steps=min(steps, told["warmup_steps"]),
         optimizer_initialized=True, overrides=tuple(told["overrides"]), environment={"torch": "9.9"},
     )
@@ -48,7 +48,7 @@ def row(outcome, final, steps):
 writer = RowWriter(told["ledger"], "rank-00000")
 writer.append(row(Outcome.CRASH, False, 1))
 fault = os.environ.get("FAULT", "")
-if fault and told["candidate"] == "[mlp]":
+if fault not in ("", "no-control") and told["candidate"] == "[mlp]":
     print("about to fail", flush=True)
     if fault == "hang":
         signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else signal.SIG_DFL)
@@ -56,6 +56,9 @@ if fault and told["candidate"] == "[mlp]":
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(3)
+if fault == "no-control" and told["candidate"] == "[]":
+    writer.append(row(Outcome.OOM, True, 0))
+    sys.exit(1)
 if fault == "silent":
     os.unlink(writer.path)
     sys.exit(0)
@@ -186,6 +189,8 @@ def _told(out: Path) -> dict[str, Any]:
         "control_id": None,
         "repeat": 0,
         "attempt": 0,
+        "order": 0,
+        "data_seed": 0,
         "warmup_steps": 1,
         "steps": 3,
         "overrides": [],
@@ -292,6 +297,74 @@ def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:
     assert runs[3:] == [run.name for run in later_runs(choices, settings)]
 
 
+def test_a_control_that_does_not_fit_is_not_repeated_but_the_cheapest_that_does(
+    tmp_path: Path, script: str
+) -> None:
+    out = tmp_path / "l"
+    done = measure(script, out, "--candidates", "mlp,core_attn", "--json", fault="no-control")
+    assert done.returncode == 0, done.stderr
+    names = [run["id"] for run in json.loads(done.stdout)["runs"]]
+    assert names == ["control-0", "[mlp]-0", "[core_attn]-0", "[mlp]-1"]
+    assert "no control" in done.stderr
+
+
+def test_every_candidate_is_measured_under_each_seed_of_the_data(
+    tmp_path: Path, script: str
+) -> None:
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--data-seeds", "3,5", "--seed-argument", "data.seed={seed}")
+    done = measure(script, out, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    runs = {run["id"]: run["data_seed"] for run in json.loads(done.stdout)["runs"]}
+    assert runs == {"control-0": 3, "[mlp]-0": 3, "control-1": 3, "control-2": 5, "[mlp]-2": 5}
+    for words in calls(out):
+        assert words[-1] == f"data.seed={runs[words[0]]}"
+    rows = read_ledger(str(out)).rows
+    assert {row.id: row.data_seed for row in rows} == runs
+    assert sorted(row.order for row in rows if row.order is not None) == [0, 1, 2, 3, 4]
+    started = [words[0] for words in calls(out)]
+    assert max(rows, key=lambda row: row.order or 0).id == started[-1]
+
+
+def test_a_megatron_lm_script_takes_flags_in_place_of_its_own(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    words = command(script, out, "--candidates", "mlp,full/block/2", "--repeats", "1")
+    at = words.index("--entry") + 1
+    words[at] += " --recompute-granularity full --recompute-modules mlp moe --lr 1e-4"
+    done = subprocess.run(
+        [*words, "--entry-style", "megatron-lm"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    started = {call[0]: call[3:] for call in calls(out)}
+    full = "--recompute-granularity full --recompute-method block --recompute-num-layers 2"
+    assert {name: " ".join(words) for name, words in started.items()} == {
+        "control-0": "--lr 1e-4",
+        "[mlp]-0": "--lr 1e-4 --recompute-granularity selective --recompute-modules mlp",
+        "full/block/2-0": f"--lr 1e-4 {full}",
+    }
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_the_study_ends_its_run(tmp_path: Path, script: str, sign: signal.Signals) -> None:
+    out = tmp_path / "l"
+    launcher = subprocess.Popen(
+        command(script, out, "--candidates", "mlp", "--repeats", "1", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "FAULT": "hang"},
+    )
+    log = out / "logs" / "mlp--0.0.log"
+    while not (log.exists() and "about to fail" in log.read_text()):
+        assert launcher.poll() is None
+    run = json.loads((out / "running.json").read_text())["pid"]
+    launcher.send_signal(sign)
+    answer, _ = launcher.communicate(timeout=60)
+    assert (launcher.returncode, json.loads(answer)["code"]) == (3, "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(run, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "error"),
     [
@@ -299,6 +372,12 @@ def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:
         (("--candidates", "a b"), 2, "bad-candidate"),
         (("--python", "/nonexistent/python", "--candidates", "mlp"), 3, "launcher-failed"),
         (("--entry", "train.py 'open", "--candidates", "mlp"), 2, "usage"),
+        (("--data-seeds", "1,1", "--seed-argument", "{seed}", "--candidates", "mlp"), 2, "usage"),
+        (("--data-seeds", "1,-2", "--seed-argument", "{seed}", "--candidates", "mlp"), 2, "usage"),
+        (("--data-seeds", "1,2", "--candidates", "mlp"), 2, "usage"),
+        (("--seed-argument", "{seed.real}", "--candidates", "mlp"), 2, "usage"),
+        (("--partition", "x", "--candidates", "mlp"), 2, "usage"),
+        (("--executor", "x.py:y", "--candidates", "mlp"), 2, "usage"),
         (("--out", "/dev/null/x", "--candidates", "mlp"), 3, "cannot-write"),
         (("--launcher", "local", "hardware.num_gpus=2", "--candidates", "mlp"), 2, "usage"),
     ],

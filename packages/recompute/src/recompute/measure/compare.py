@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from recompute.config.choice import RecomputeChoice
 from recompute.errors import InputError, UnsupportedError
 from recompute.measure.groups import (
+    by_seed,
     control_of,
     differences,
     groups_of,
     measured,
     run_peaks,
+    runs_by_seed,
     steady_runs,
 )
 from recompute.measure.row import Outcome
-from recompute.measure.stats import Ratio, overhead, spread
+from recompute.measure.stats import Ratio, overhead_by_seed, spread
 from recompute.measure.types import (
     Compared,
     Comparison,
@@ -89,24 +91,30 @@ def compare(
             data={"path": ledger.root},
         )
     control = control_of(groups)
+    reference = control if control is not None and _fits(control) else _cheapest(groups)
+    base = reference or control
     others = [group for group in groups if group is not control]
-    found = {g.candidate: differences(ledger, g, control) for g in others} if control else {}
+    found = {g.candidate: differences(ledger, g, base) for g in groups if base and g is not base}
     if not allow_differences:
         _refuse_differences(found)
-    noise = _noise(control)
+    noise = _noise(base)
     peaks, notes = _predictions(groups, job, predictor_of)
-    base = None if control is None else measured(control, None)
-    held = _Base(group=control, figures=base, noise=noise, predicted=peaks, differences=found)
+    held = _Base(
+        control=None if control is None else measured(control, None),
+        group=base,
+        figures=None if base is None else measured(base, None),
+        noise=noise,
+        predicted=peaks,
+        differences=found,
+    )
     rows = [_compared(group, held) for group in others]
-    if control is None:
-        notes.append("no control: no recompute was not measured, so nothing is compared with it")
-    elif noise.bytes is None:
-        notes.append("no A/A repeat of the control: the noise floor is unknown and taken as 0")
+    notes += _notes(held, control, reference)
     return Comparison(
         root=ledger.root,
         job=job,
-        control=base,
+        control=held.control,
         control_predicted_peak_bytes=peaks.get(control.candidate) if control else None,
+        reference=held.figures if reference is not control else None,
         noise=noise,
         candidates=tuple(rows),
         environment={**ledger.environment, **(groups[0].rows[0].environment or {})},
@@ -118,8 +126,11 @@ def compare(
 class _Base:
     """What every candidate is held against."""
 
+    control: Measured | None
     group: RunGroup | None
+    """The control; where that does not fit, or was not measured, the cheapest that passes, else the control."""
     figures: Measured | None
+    """Of ``group``."""
     noise: NoiseFloor
     predicted: Mapping[str, int]
     differences: Mapping[str, tuple[str, ...]]
@@ -128,18 +139,63 @@ class _Base:
     def passed(self) -> bool:
         return self.figures is not None and self.figures.outcome is Outcome.PASS
 
+    @property
+    def is_control(self) -> bool:
+        return self.control is not None and self.control.outcome is Outcome.PASS
+
+
+def _fits(group: RunGroup) -> bool:
+    return all(row.outcome is Outcome.PASS for row in group.rows)
+
+
+def _cheapest(groups: tuple[RunGroup, ...]) -> RunGroup | None:
+    """Return the group with the shortest steps of those that trained: the least replay that fits."""
+    figures = {group.candidate: measured(group, None) for group in groups if _fits(group)}
+    timed = {
+        name: found.step_seconds
+        for name, found in figures.items()
+        if found.step_seconds is not None
+    }
+    ready = [
+        g for g in groups if g.candidate in timed and _lacking(figures[g.candidate], g) is None
+    ]
+    return min(ready, key=lambda g: timed[g.candidate], default=None)
+
+
+def _notes(held: _Base, control: RunGroup | None, reference: RunGroup | None) -> list[str]:
+    """Say what a comparison lacks."""
+    notes = []
+    if control is None:
+        notes.append("no control: no recompute was not measured, so nothing passes")
+    elif held.control is not None and held.control.outcome is not Outcome.PASS:
+        where = f" in {held.control.stage.replace('_', ' ')}" if held.control.stage else ""
+        notes.append(
+            f"no control exists: {control.candidate} ends in {held.control.outcome}{where}"
+        )
+    if reference is not None and reference is not control:
+        notes.append(
+            f"figures are against {reference.candidate}, the cheapest that passes, in place of a control"
+        )
+    if reference is not None and held.noise.bytes is None:
+        name = "the control" if reference is control else reference.candidate
+        notes.append(f"no A/A repeat of {name}: the noise floor is unknown and taken as 0")
+    return notes
+
 
 def _compared(group: RunGroup, base: _Base) -> Compared:
     figures = measured(group, base.group)
     delta, ratio = None, None
-    if base.group is not None and base.figures is not None and base.passed:
+    against = base.group is not None and group is not base.group and base.passed
+    if against and base.group is not None and base.figures is not None:
         if figures.hot is not None and base.figures.hot is not None and _passed(figures):
             delta = figures.hot.peak_bytes - base.figures.hot.peak_bytes
-        ratio = overhead(steady_runs(group), steady_runs(base.group))
+        ratio = overhead_by_seed(runs_by_seed(group), runs_by_seed(base.group))
     verdict, reason = _verdict(figures, group, base, delta, ratio)
     other = base.differences.get(group.candidate, ())
     predicted = None if other else base.predicted.get(group.candidate)
     before = None if base.group is None else base.predicted.get(base.group.candidate)
+    if group is base.group:
+        before = None
     return Compared(
         measured=figures,
         verdict=verdict,
@@ -164,16 +220,18 @@ def _verdict(
         said = outside.message or "ended from outside"
         return MeasuredVerdict.INCOMPLETE, f"says nothing yet: {said[:200]}"
     if not _passed(figures):
-        return _failed(figures, base.figures)
+        return _failed(figures, base.control)
     lacking = _lacking(figures, group)
-    if lacking is None and base.figures is None:
+    if lacking is None and base.control is None:
         lacking = "no control to compare with"
-    if lacking is None and base.passed and delta is None:
+    if lacking is None and base.is_control and delta is None:
         lacking = "no peak was measured"
-    if lacking is not None or base.figures is None:
+    if lacking is None and not base.is_control and base.control is not None:
+        if base.control.outcome is Outcome.OOM:
+            return MeasuredVerdict.PASS, "completes where the control runs out of memory"
+        lacking = f"the control ended in {base.control.outcome}: nothing matched to compare with"
+    if lacking is not None or delta is None:
         return MeasuredVerdict.INCOMPLETE, lacking or ""
-    if delta is None:
-        return MeasuredVerdict.PASS, f"completes where the control ends in {base.figures.outcome}"
     return _judged(delta, ratio, base.noise)
 
 
@@ -220,14 +278,17 @@ def _progress(figures: Measured) -> tuple[int, int]:
 
 
 def _noise(control: RunGroup | None) -> NoiseFloor:
-    """Measure how far apart equal runs are."""
+    """Measure how far apart equal runs are: those with the same data."""
     if control is None:
         return NoiseFloor(bytes=None, fraction=None, repeats=0)
-    peaks = run_peaks(control)
+    equal = [group for group in by_seed(control).values() if len(group.runs) > 1]
+    peaks = [found for group in equal if len(found := run_peaks(group)) > 1]
+    apart = (spread(steady_runs(group)) for group in equal)
+    spreads = [fraction for fraction in apart if fraction is not None]
     return NoiseFloor(
-        bytes=max(peaks) - min(peaks) if len(peaks) > 1 else None,
-        fraction=spread(steady_runs(control)),
-        repeats=len(control.runs),
+        bytes=max((max(found) - min(found) for found in peaks), default=None),
+        fraction=max(spreads, default=None),
+        repeats=max((len(group.runs) for group in equal), default=1),
     )
 
 

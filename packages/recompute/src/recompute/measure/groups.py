@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -114,6 +115,19 @@ def steady_runs(group: RunGroup) -> list[list[float]]:
     return runs
 
 
+def by_seed(group: RunGroup) -> dict[int, RunGroup]:
+    """Return the runs of a candidate under each seed of the data."""
+    found: dict[int, list[tuple[Row, ...]]] = {}
+    for run in group.runs:
+        found.setdefault(run[0].data_seed, []).append(run)
+    return {seed: replace(group, runs=tuple(runs)) for seed, runs in sorted(found.items())}
+
+
+def runs_by_seed(group: RunGroup) -> dict[int, list[list[float]]]:
+    """Return the steady step times of each run, under each seed of the data."""
+    return {seed: steady_runs(part) for seed, part in by_seed(group).items()}
+
+
 def run_peaks(group: RunGroup) -> list[int]:
     """Return the highest allocation of each run."""
     peaks = [[_peak(row) for row in run] for run in group.runs]
@@ -166,6 +180,7 @@ def _facts(ledger: Ledger, group: RunGroup) -> dict[str, set[str]]:
     facts: dict[str, set[str]] = {"world_size": set(), "meter": set(), "ranks": set()}
     for run in group.runs:
         facts["ranks"].add(",".join(str(row.rank) for row in run))
+    facts["data_seed"] = {str(row.data_seed) for row in group.rows}
     for row in group.rows:
         facts["world_size"].add(str(row.world_size))
         facts["meter"].add(row.meter)

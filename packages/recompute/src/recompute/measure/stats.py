@@ -7,7 +7,7 @@ parts: the scatter of the steps within each run, and the scatter between equal r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median
 from typing import Final
@@ -54,6 +54,35 @@ def overhead(candidate: Runs, control: Runs) -> Ratio | None:
         overhead=math.expm1(difference),
         low=math.expm1(difference - half),
         high=math.expm1(min(difference + half, 700.0)),
+    )
+
+
+def overhead_by_seed(candidate: Mapping[int, Runs], control: Mapping[int, Runs]) -> Ratio | None:
+    """Compare step times seed by seed: what the order of the data does to both does not count.
+
+    Args:
+        candidate: Runs of the candidate, under each seed of the data.
+        control: Runs of the control, likewise.
+
+    Returns:
+        The mean of the seeds' overheads with its 95% interval; None where no seed has both. With three seeds
+        or more the interval also is at least what the seeds themselves differ by.
+    """
+    pairs = [(candidate[seed], control[seed]) for seed in candidate if seed in control]
+    found = [ratio for ours, theirs in pairs if (ratio := overhead(ours, theirs)) is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    centers = [math.log1p(ratio.overhead) for ratio in found]
+    halves = [math.log1p(ratio.high) - center for ratio, center in zip(found, centers, strict=True)]
+    center, count = _mean(centers), len(found)
+    half = math.sqrt(sum(half**2 for half in halves)) / count
+    if count > 2:
+        scatter = math.sqrt(sum((value - center) ** 2 for value in centers) / (count - 1))
+        half = max(half, t_quantile(count - 1) * scatter / math.sqrt(count))
+    return Ratio(
+        overhead=math.expm1(center),
+        low=math.expm1(center - half),
+        high=math.expm1(min(center + half, 700.0)),
     )
 
 

@@ -119,6 +119,8 @@ class Comparison:
     control_predicted_peak_bytes: int | None
     noise: NoiseFloor
     candidates: tuple[Compared, ...]
+    reference: Measured | None
+    """What figures are against where the control does not fit: the cheapest that passes."""
     environment: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 

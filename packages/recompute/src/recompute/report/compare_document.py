@@ -29,6 +29,9 @@ def compare_document(comparison: Comparison) -> dict[str, Any]:
         if control is None
         else _measured(control, comparison)
         | {"predicted_peak_bytes": comparison.control_predicted_peak_bytes},
+        "reference": None
+        if comparison.reference is None
+        else _measured(comparison.reference, comparison),
         "noise_floor": {
             "bytes": comparison.noise.bytes,
             "fraction": comparison.noise.fraction,

@@ -66,6 +66,8 @@ def _control(comparison: Comparison) -> str:
         text += f", peak {format_gib(control.hot.peak_bytes)} in {_name(control.hot.phase)} on rank {control.hot.rank}"
     if control.step_seconds is not None:
         text += f", {control.step_seconds * 1000:.1f} ms a step"
+    if comparison.reference is not None:
+        text += f"; figures are against {_name(comparison.reference.candidate)}"
     noise = comparison.noise
     if noise.bytes is None and noise.fraction is None:
         return f"{text}; noise floor unknown ({noise.repeats} run)"
