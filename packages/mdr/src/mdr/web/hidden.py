@@ -60,7 +60,7 @@ def _places(text: Text) -> Iterator[tuple[int, int, str]]:
     for hit in find_invisible(text):
         yield hit.start, hit.end, hit.why
     for hit in find_hidden(text):
-        yield hit.start, hit.end, f"hidden by style: {hit.why}"
+        yield hit.start, hit.end, hit.why
 
 
 def _comments(text: Text) -> Iterator[tuple[int, int, str]]:

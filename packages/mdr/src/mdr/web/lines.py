@@ -62,7 +62,7 @@ def lines_of(data: bytes, notes: Mapping[int, tuple[Note, ...]]) -> Lines:
     text = data[:MAX_BYTES].decode("utf-8", "backslashreplace").removeprefix("\ufeff")
     kinds = sorted(set(_ENDS.findall(text)))
     rows = _ENDS.split(text)
-    if len(rows) > 1 and not rows[-1]:
+    if not rows[-1]:
         rows.pop()
     names = {"\n": "LF", "\r\n": "CRLF", "\r": "CR"}
     return Lines(

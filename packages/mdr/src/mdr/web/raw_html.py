@@ -124,9 +124,14 @@ def _tag(match: re.Match[str], target: Callable[[str], str | None]) -> str:
         forced = " open" if name == "details" and not closing else ""
         return f"<{closing}{name}{forced}>"
     if name == "a" and attributes.keys() <= {"href", *ARRANGING}:
-        return _anchor(closing, attributes.get("href"), target)
+        address = target(attributes["href"]) if "href" in attributes else None
+        if closing:
+            return "</a>"
+        if address is not None:
+            return f'<a href="{escape(address)}">'
     if name == "img" and not closing and set(attributes) <= {"src", "alt", "title", *ARRANGING}:
-        return image(attributes.get("src", ""), attributes.get("alt", ""), target)
+        words = " ".join(attributes[name] for name in ("alt", "title") if attributes.get(name))
+        return image(attributes.get("src", ""), words, target)
     word = "hides" if {"style", "hidden"} & attributes.keys() or name in _UNSEEN_TAGS else "tag"
     mark = '<span class="hidden-word">may hide text</span> ' if word == "hides" else ""
     return f'<span class="raw-tag">{mark}{shown(match.group())}</span>'
@@ -135,13 +140,6 @@ def _tag(match: re.Match[str], target: Callable[[str], str | None]) -> str:
 _UNSEEN_TAGS: Final = frozenset(
     ["template", "style", "script", "noscript", "font", "object", "iframe"]
 )
-
-
-def _anchor(closing: str, href: str | None, target: Callable[[str], str | None]) -> str:
-    if closing:
-        return "</a>"
-    address = None if href is None else target(href)
-    return "<a>" if address is None else f'<a href="{escape(address)}">'
 
 
 def image(source: str, words: str, target: Callable[[str], str | None]) -> str:

@@ -69,7 +69,9 @@ def resolved(target: str, home: Home) -> str | None:
         An http, https or mailto address, ``#md-...`` for a place in the same file, or ``None`` when
         the target leads nowhere that a page may link to.
     """
-    if len(target) > MAX_TARGET or any(ord(char) < 0x21 or ord(char) == 0x7F for char in target):
+    if not 0 < len(target) <= MAX_TARGET or any(
+        ord(char) < 0x21 or ord(char) == 0x7F for char in target
+    ):
         return None
     if target.startswith("#"):
         return f"#{ANCHOR}{target[1:]}" if len(target) > 1 else None
