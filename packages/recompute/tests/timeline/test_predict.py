@@ -127,10 +127,10 @@ def test_a_hot_rank_holds_more() -> None:
     hot = Predictor(job(**spread), expert_load=2.0).predict(selective())
     assert hot.hot.peak.peak_bytes > even.hot.peak.peak_bytes
     texts = [a.text for p in (even, hot) for a in p.assumptions if a.id == "expert-load"]
-    assert texts == [
-        "every rank gets an equal share of the routed tokens",
-        "the hot rank gets 2 times its share of the routed tokens",
-    ]
+    assert texts[0].startswith(
+        "every rank gets an equal share of the routed tokens; the hot rank of"
+    )
+    assert texts[1] == "the hot rank gets 2 times its share of the routed tokens"
 
 
 def test_mtp_depths_stand_on_the_last_rank_and_are_labelled_layers() -> None:

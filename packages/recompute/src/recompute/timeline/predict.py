@@ -15,6 +15,7 @@ from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
 from recompute.timeline.layers import FULL, LayerBook
+from recompute.timeline.loads import HIGH_LOAD, load_assumption, may_be_uneven, widened
 from recompute.timeline.moments import Moment, moments_of
 from recompute.timeline.muon import parts_of, uses_muon
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
@@ -87,6 +88,7 @@ class Predictor:
         self._sharding = sharding_of(job)
         self._queue = queue_bytes(job, self._sharding, self._book.shape.act)
         self._detailed: LayerBook | None = None
+        self._hot: Predictor | None = None
         self._states = [self._state(stage) for stage in self.stages]
         self._schedules = [self._schedule(stage) for stage in self.stages]
         self._step_work = self._work()
@@ -96,7 +98,8 @@ class Predictor:
 
         Args:
             choice: What to recompute; legality is not checked here.
-            composition: Also say what is alive at each rank's peak.
+            composition: Also say what is alive at each rank's peak, and let ranges reach to a hot
+                rank's peak where routing may be uneven.
 
         Returns:
             One row per pipeline rank.
@@ -115,7 +118,8 @@ class Predictor:
             if signature not in replays:
                 replays[signature] = total([(book.stage_replay(stage, choice), self.microbatches)])
             ranks.append(self._rank(stage, parts, replays[signature], composition=composition))
-        return Prediction(choice=choice, ranks=tuple(ranks), assumptions=self._assumptions())
+        made = Prediction(choice=choice, ranks=tuple(ranks), assumptions=self._assumptions())
+        return self._with_range(made, choice) if composition else made
 
     def replays(self, choice: RecomputeChoice) -> tuple[Replay, ...]:
         """Return what a choice runs again on each rank, without working out its bytes.
@@ -136,12 +140,15 @@ class Predictor:
         found = (*ASSUMPTIONS, *listed(self.job))
         if model.num_moe_experts is None or model.moe_router_force_load_balancing:
             return found
-        text = (
-            "every rank gets an equal share of the routed tokens"
-            if self.expert_load == 1.0
-            else f"the hot rank gets {self.expert_load:g} times its share of the routed tokens"
-        )
-        return (*found, Assumption(id="expert-load", text=text))
+        return (*found, load_assumption(self.job, self.expert_load))
+
+    def _with_range(self, balanced: Prediction, choice: RecomputeChoice) -> Prediction:
+        """Let the range of an answer that is shown reach to the hot rank of uneven public runs."""
+        if self.expert_load != 1.0 or not may_be_uneven(self.job):
+            return balanced
+        if self._hot is None:
+            self._hot = Predictor(self.job, expert_load=HIGH_LOAD)
+        return widened(balanced, self._hot.predict(choice))
 
     def active_layers(self) -> dict[str, int]:
         """Count the layers of all ranks on which each label does anything; labels without one are absent."""
@@ -166,16 +173,19 @@ class Predictor:
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
         others = load.in_flight(at.others)
-        static = _with_left_behind(state, load.left_behind).static
+        static, held = state.static, "held by modules since their last forward"
+        # What this chunk held, its running micro-batch or another one in flight has replaced.
+        own = 0 if at.others[at.chunk] else load.peaks[at.chunk].left_behind
         always: Owners = (
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
             ("workspaces and batch", static.other),
+            (held, load.left_behind - own),
         )
         if self.microbatches > 1:
             always = (*always, ("gradients without DDP", state.gradients_in_backward))
-        step: Owners = (("FP32 gradient copy", state.step_transient),)
+        step: Owners = (("FP32 gradient copy", state.step_transient), (held, own))
         if self.microbatches == 1:
             step = (*step, ("weight gradients", state.gradients_in_backward))
         return moments_of(always, (others, others), units[at.chunk], step)
