@@ -80,19 +80,26 @@ class Fetcher:
         failures: dict[tuple[str, str, str], MdrError] = {}
         complaints: dict[tuple[str, str, str], list[str]] = {}
         wanting = list(entries)
+        withdrawn: dict[tuple[str, str, str], MdrError] = {}
         for index, source in enumerate(self._sources):
-            wanting = [entry for entry in wanting if self._missing(entry.files)]
+            wanting = [
+                entry
+                for entry in wanting
+                if entry.identity not in withdrawn and self._missing(entry.files)
+            ]
             if not wanting:
                 break
             for entry, result in self._ask(source, wanting):
-                if isinstance(result, MdrError):
+                if isinstance(result, MdrError) and result.code == "tombstone":
+                    withdrawn[entry.identity] = result  # no other place is asked for such bytes
+                elif isinstance(result, MdrError):
                     complaints.setdefault(entry.identity, []).append(
                         f"{source.name}: {result.message}"
                     )
-                    continue
-                bad = self._take(entry, result, source, cached=index == 0)
-                if bad is not None:
-                    failures.setdefault(entry.identity, bad)
+                else:
+                    bad = self._take(entry, result, source, cached=index == 0)
+                    if bad is not None:
+                        failures.setdefault(entry.identity, bad)
         if self._keep is not None and self._fresh:
             self._keep(self._fresh)
             self._fresh = []
@@ -103,7 +110,7 @@ class Fetcher:
                 failures.setdefault(entry.identity, self._not_found(entry, missing, said))
             else:
                 failures.pop(entry.identity, None)
-        return failures
+        return failures | withdrawn
 
     def _missing(self, files: Iterable[FileEntry]) -> list[FileEntry]:
         return [file for file in files if file.sha256 not in self._held]

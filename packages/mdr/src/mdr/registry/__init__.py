@@ -14,7 +14,7 @@ def open_registry(settings: Settings) -> Registry:
 
     Args:
         settings: ``registry`` is ``None`` for the local data folder, ``file:///DIR`` for another
-            data folder on this machine, which is then only read.
+            data folder on this machine, which is then only read, ``https://HOST`` for a server.
 
     Returns:
         A registry that opens its files on first use, so that commands which end up asking nothing
@@ -23,6 +23,10 @@ def open_registry(settings: Settings) -> Registry:
     Raises:
         mdr.errors.UsageError: registry-unsupported for a URL of another scheme.
     """
+    if (settings.registry or "").lower().startswith(("http:", "https:")):
+        from mdr.registry.remote import RemoteRegistry
+
+        return RemoteRegistry(settings)
     from mdr.registry.local import LocalRegistry, settings_for
 
     return LocalRegistry(settings_for(settings))

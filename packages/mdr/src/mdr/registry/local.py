@@ -34,7 +34,7 @@ def settings_for(settings: Settings) -> Settings:
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
         raise UsageError(
             "registry-unsupported",
-            f"cannot use the registry {settings.registry!r}: only file:///DIR is supported",
+            f"cannot use the registry {settings.registry!r} here: it is no file:///DIR",
             hint="leave out --registry and MDR_REGISTRY to use the local data folder",
         )
     return replace(
@@ -65,7 +65,7 @@ class LocalRegistry:
             mdr.errors.SourceError: when the repository had to be indexed and could not be.
         """
         source, artifact, version, versions = self._find(reference)
-        notes = _notes(artifact, version, versions, reference)
+        notes = notes_of(artifact, version, versions, reference)
         resolved = self._resolved(artifact, version, source, notes)
         self._serve(version.sha256, *(each.sha256 for each in resolved.files))
         return resolved
@@ -314,9 +314,10 @@ def _choose(versions: Sequence[Version], reference: Reference) -> Version | None
             return found[0] if found else None
 
 
-def _notes(
+def notes_of(
     artifact: Artifact, version: Version, versions: Sequence[Version], reference: Reference
 ) -> tuple[str, ...]:
+    """Return what a person should be told about a resolved version; ``versions`` are newest first."""
     notes = []
     if version.yanked is not None:
         notes.append(f"{version.label} was yanked: {version.yanked.reason}")
