@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,22 @@ def test_corrections_are_about_one_plan(dense: str, more: list[str]) -> None:
     code, _, err = run("plan", dense, "--budget", "60GiB", "--expert-load", "2", *more)
     assert code == 2
     assert "Traceback" not in err
+
+
+def picture_peak(page: Path) -> float:
+    found = re.search(r">peak ([\d.]+) GiB<", page.read_text(encoding="utf-8"))
+    assert found, "the picture names its peak"
+    return float(found[1])
+
+
+def test_pictures_are_those_of_the_figures(dense: str, moe: str, tmp_path: Path) -> None:
+    static, peak = row(explained(dense))
+    seen = log(tmp_path / "train.log", static + (1 << 30), peak + (3 << 30))
+    for job, options in (
+        (dense, ("--calibrate", seen)),
+        (moe, ("--expert-load", "3")),
+        (moe, ("--expert-load", "1.5")),
+    ):
+        page = tmp_path / "page.html"
+        said = row(explained(job, *options, "--html", str(page)))[1]
+        assert picture_peak(page) == pytest.approx(said / 2**30, abs=0.02)

@@ -46,17 +46,18 @@ def command(  # noqa: PLR0917 - click passes by name
 
     config = read_job(job, overrides, mcore=mcore)
     limit = budget_of(config, gpu=gpu) if gpu is not None else None
+    maker = predictor_of(config, calibrate, expert_load)
     answer = explain(
         config,
         rank=rank,
-        predictor_of=predictor_of(config, calibrate, expert_load),
+        predictor_of=maker,
         balanced_of=predictor_of(config, calibrate, 1.0) if expert_load is not None else None,
     )
     if html is not None:
         from recompute.report.explain_page import explain_page
         from recompute.report.page import write_page
 
-        write_page(html, explain_page(answer))
+        write_page(html, explain_page(answer, None if maker is None else maker(answer.job)))
         click.echo(f"wrote {html}", file=sys.stderr)
     if as_json:
         from recompute.report.document import dump

@@ -11,8 +11,7 @@ import click
 if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
     from recompute.measure.row import Row
-    from recompute.search.types import Predicts
-    from recompute.timeline.calibrate import Measured
+    from recompute.timeline.calibrate import Measured, Pictured
 
 MAX_LOAD = 1024.0
 
@@ -47,7 +46,7 @@ expert_load_option = click.option(
 
 def predictor_of(
     job: JobConfig, calibrate: str | None, expert_load: float | None
-) -> Callable[[JobConfig], Predicts] | None:
+) -> Callable[[JobConfig], Pictured] | None:
     """Return what makes a predictor, ``None`` for the plain one.
 
     Raises:
@@ -60,7 +59,7 @@ def predictor_of(
     from recompute.timeline.hot_experts import HotExperts
     from recompute.timeline.predict import Predictor
 
-    def plain(acted: JobConfig) -> Predicts:
+    def plain(acted: JobConfig) -> Pictured:
         return Predictor(acted) if expert_load is None else HotExperts(acted, expert_load)
 
     if calibrate is None:

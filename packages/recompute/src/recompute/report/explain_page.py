@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from recompute.search.explain import Explanation
+    from recompute.timeline.calibrate import Pictured
     from recompute.timeline.moments import Moment
 
 BANDS = 11
@@ -39,11 +40,16 @@ COLORS = (
 )
 
 
-def explain_page(explanation: Explanation) -> str:
-    """Return the page of an explanation."""
+def explain_page(explanation: Explanation, predictor: Pictured | None = None) -> str:
+    """Return the page of an explanation.
+
+    Args:
+        explanation: The answer.
+        predictor: What made it, whose picture is drawn; the plain one by default.
+    """
     hot = explanation.prediction.hot
     pp = dict(explanation.shown[0].rank if explanation.rank is not None else hot.rank)["pp"]
-    moments = Predictor(explanation.job).moments(explanation.choice, pp)
+    moments = (predictor or Predictor(explanation.job)).moments(explanation.choice, pp)
     return page(
         " ".join(("recompute explain", *job_words(explanation.job))),
         (

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from recompute.config.choice import RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.errors import ConfigError
-from recompute.timeline.types import Phase, PhasePeak, Prediction, RankPeak
+from recompute.timeline.moments import STATIC, WORKSPACES, Moment
+from recompute.timeline.types import OwnedBytes, Phase, PhasePeak, Prediction, RankPeak
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ class Predicts(Protocol):
 
     def active_layers(self) -> Mapping[str, int]:
         """Count the layers on which each label does anything."""
+        ...
+
+
+class Pictured(Predicts, Protocol):
+    """What a page of ``explain`` needs besides."""
+
+    def moments(self, choice: RecomputeChoice, pp: int) -> tuple[Moment, ...]:
+        """Return one step of a pipeline rank as a row of moments."""
         ...
 
 
@@ -164,7 +173,7 @@ class Calibrated:
         calibration: The corrections.
     """
 
-    def __init__(self, inner: Predicts, calibration: Calibration) -> None:
+    def __init__(self, inner: Pictured, calibration: Calibration) -> None:
         self.inner = inner
         self.calibration = calibration
         self.job: JobConfig = inner.job
@@ -186,6 +195,24 @@ class Calibrated:
         )
         said = self.calibration.assumption(len(ranks))
         return replace(plain, ranks=ranks, assumptions=(*plain.assumptions, said))
+
+    def moments(self, choice: RecomputeChoice, pp: int) -> tuple[Moment, ...]:
+        """Return one step of a rank as a row of moments, corrected as its figures are."""
+        by = self.calibration.of(pp)
+        return tuple(shifted(moment, by) for moment in self.inner.moments(choice, pp))
+
+
+def shifted(moment: Moment, by: Correction) -> Moment:
+    """Apply a correction to a moment: activations by the factor, workspaces by the sum."""
+    factor = by.activation_factor if moment.phase in SCALED else 1.0
+
+    def size(owned: OwnedBytes) -> int:
+        if owned.owner == WORKSPACES:
+            return max(0, owned.bytes + by.static_bytes)
+        return owned.bytes if owned.owner in STATIC else round(owned.bytes * factor)
+
+    alive = tuple(replace(owned, bytes=size(owned)) for owned in moment.alive)
+    return replace(moment, alive=alive)
 
 
 def corrected(row: RankPeak, by: Correction) -> RankPeak:

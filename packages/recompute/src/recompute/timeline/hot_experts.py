@@ -12,6 +12,7 @@ from recompute.timeline.types import Prediction
 if TYPE_CHECKING:
     from recompute.config.choice import RecomputeChoice
     from recompute.config.schema import JobConfig
+    from recompute.timeline.moments import Moment
     from recompute.timeline.stages import Stage
 
 
@@ -49,3 +50,7 @@ class HotExperts:
             for row, even in zip(hot.ranks, balanced.ranks, strict=True)
         )
         return replace(hot, ranks=ranks)
+
+    def moments(self, choice: RecomputeChoice, pp: int) -> tuple[Moment, ...]:
+        """Return one step of the hot rank as a row of moments, for pictures."""
+        return self.hot.moments(choice, pp)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from recompute.model.arena import Owners
 from recompute.timeline.types import OwnedBytes, Phase
 from recompute.timeline.units_of_work import Unit, alive_in_backward, alive_in_forward
+
+HELD: Final = "held by modules since their last forward"
+WORKSPACES: Final = "workspaces and batch"
+STATIC: Final = ("parameters", "gradients", "optimizer states", WORKSPACES, HELD)
+"""Owners of what is allocated all step long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.loads import HIGH_LOAD, load_assumption, may_be_uneven, widened
-from recompute.timeline.moments import Moment, moments_of
+from recompute.timeline.moments import HELD, WORKSPACES, Moment, moments_of
 from recompute.timeline.muon import parts_of, uses_muon
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
 from recompute.timeline.sharded import (
@@ -173,19 +173,19 @@ class Predictor:
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
         others = load.in_flight(at.others)
-        static, held = state.static, "held by modules since their last forward"
+        static = state.static
         # What this chunk held, its running micro-batch or another one in flight has replaced.
         own = 0 if at.others[at.chunk] else load.peaks[at.chunk].left_behind
         always: Owners = (
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
-            ("workspaces and batch", static.other),
-            (held, load.left_behind - own),
+            (WORKSPACES, static.other),
+            (HELD, load.left_behind - own),
         )
         if self.microbatches > 1:
             always = (*always, ("gradients without DDP", state.gradients_in_backward))
-        step: Owners = (("FP32 gradient copy", state.step_transient), (held, own))
+        step: Owners = (("FP32 gradient copy", state.step_transient), (HELD, own))
         if self.microbatches == 1:
             step = (*step, ("weight gradients", state.gradients_in_backward))
         return moments_of(always, (others, others), units[at.chunk], step)
@@ -356,12 +356,12 @@ class Predictor:
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
-            ("workspaces and batch", static.other - load.left_behind),
+            (WORKSPACES, static.other - load.left_behind),
         ]
         if phase not in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
             alive.append(("gradients", state.gradients_in_backward))
             alive.append(("FP32 gradient copy", state.step_transient))
-            alive.append(("held by modules since their last forward", load.left_behind))
+            alive.append((HELD, load.left_behind))
             return _owned(alive)
         states = plan.backward if phase is Phase.BACKWARD else plan.forward
         at = max(states, key=lambda s: load.height(s, phase))
@@ -380,7 +380,7 @@ class Predictor:
         alive += own
         counted = static.total - load.left_behind + others + sum(size for _, size in own)
         counted += state.gradients_in_backward if self.microbatches > 1 else 0
-        alive.append(("held by modules since their last forward", row.peak.peak_bytes - counted))
+        alive.append((HELD, row.peak.peak_bytes - counted))
         return _owned(alive)
 
 
