@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from mdr import __version__
 from mdr.api.reads import artifact_routes, bytes_routes, search_routes, verify_route
 from mdr.api.responses import ProblemResponse
+from mdr.api.writes import people_writes, version_writes
 from mdr.errors import BadReference, MdrError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def create(service: Service) -> FastAPI:
         redirect_slashes=False,
         servers=[{"url": service.base_url}],
     )
-    for routes in (search_routes, artifact_routes, bytes_routes, verify_route):
+    reads = (search_routes, artifact_routes, bytes_routes, verify_route)
+    for routes in (*reads, version_writes, people_writes):
         app.include_router(routes(service), prefix=BASE)
     add_problems(app)
     return app
@@ -103,8 +105,3 @@ async def _http(request: Request, error: HTTPException) -> ProblemResponse:
     )
     response.headers.update(dict(error.headers or {}))
     return response
-
-
-def openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of everything that is routed by now."""
-    return app.openapi()

@@ -30,6 +30,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "list": ("mdr.cli.list_", "what mdr.lock holds"),
     "fsck": ("mdr.cli.fsck", "check the data folder, and repair it without loss"),
     "serve": ("mdr.cli.serve", "serve the registry: pages, API, tools for agents"),
+    "token": ("mdr.cli.token", "tokens that may change this registry"),
+    "yank": ("mdr.cli.yank", "take a version back, or its bytes for everyone"),
     "worker": ("mdr.cli.worker", "crawl the sources of a registry again and again"),
     "backup": ("mdr.cli.backup", "back the registry up, while it is read and written"),
     "restore": ("mdr.cli.restore", "put a backup into an empty registry, on any database"),
