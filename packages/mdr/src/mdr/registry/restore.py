@@ -111,15 +111,18 @@ def _empty(settings: Settings) -> Stores:
     stores = open_stores(patient, create=True)
     assert stores is not None
     with stores.index.reading() as connection:
-        for table in tables():
-            count = connection.execute(select(func.count()).select_from(table)).scalar_one()
-            if count and table.name != STATE:
-                stores.close()
-                raise UsageError(
-                    "restore-not-empty",
-                    f"the registry to restore into is not empty: {table.name} has {count:,} rows",
-                    hint="name an empty folder with --data, or an empty database with --database",
-                )
+        counts = {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in tables()
+        }
+    full = next((name for name, count in counts.items() if count and name != STATE), None)
+    if full is not None:
+        stores.close()
+        raise UsageError(
+            "restore-not-empty",
+            f"the registry to restore into is not empty: {full} has {counts[full]:,} rows",
+            hint="name an empty folder with --data, or an empty database with --database",
+        )
     return stores
 
 

@@ -10,11 +10,12 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from mdr.store.engine import one_state, unreadable
-from mdr.store.index import artifact_of
+from mdr.store.index import CHUNK, artifact_of
+from mdr.store.schema import sources
 from mdr.store.search import (
     FACETS,
     MAX_LIMIT,
@@ -37,15 +38,12 @@ if TYPE_CHECKING:
     from mdr.store.search import Document, Query
 
 Counts = tuple[int, dict[str, dict[str, int]]]
+KEY: Final = ("score", "host", "repository_key", "path")
+"""What hits are ordered by, and what a cursor holds."""
 KEPT: Final = 256
 """Totals and facets that are remembered until the index changes."""
-FROM: Final = (
-    "FROM {found} JOIN artifacts a ON a.id = f.artifact_id JOIN sources s ON s.id = a.source_id "
-    "LEFT JOIN grades g ON g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset "
-    "WHERE a.present"
-)
-EVERYTHING: Final = FROM.replace(
-    "FROM {found} JOIN artifacts a ON a.id = f.artifact_id", "FROM artifacts a"
+GRADES: Final = (
+    "LEFT JOIN grades g ON g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset"
 )
 FILTERS: Final = {
     "kind": "a.kind = :kind",
@@ -61,13 +59,18 @@ FILTERS: Final = {
 class TextSearch:
     """Answers queries; a subclass says how words are matched."""
 
-    owner: ClassVar[str]
-    """SQL for the owner of ``s``."""
+    joined: ClassVar[str]
+    """SQL that joins ``f`` to ``a``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
         self._kept: dict[tuple[object, ...], Counts] = {}
+
+    def forget(self) -> None:
+        """Count totals and facets anew from now on."""
+        with self._lock:
+            self._kept.clear()
 
     def search(self, query: Query, ruleset: str) -> Page:
         """Answer a query from one state of the index.
@@ -84,14 +87,10 @@ class TextSearch:
                 match = self._match(connection, words)
                 if (words and match is None) or (query.words.strip() and not words):
                     return nothing(query)
-                values = _values(query) | {"ruleset": ruleset}
-                where = " AND ".join(
-                    [EVERYTHING if match is None else FROM]
-                    + [FILTERS[name] for name in FACETS if name in values]
-                )
+                values = _values(query)
                 if match is not None:
                     values["match"] = match
-                return self._page(connection, query, where, values, after)
+                return self._page(connection, query, values, ruleset, after)
         except SQLAlchemyError as error:
             raise unreadable(error) from error
 
@@ -99,95 +98,111 @@ class TextSearch:
         self,
         connection: Connection,
         query: Query,
-        where: str,
-        values: Mapping[str, Any],
+        values: dict[str, Any],
+        ruleset: str,
         after: tuple[float | None, str, str, str] | None,
     ) -> Page:
-        total, facets = self._counts(connection, where, values)
+        total, facets = self._counts(connection, values, ruleset)
         limit = max(1, min(query.limit, MAX_LIMIT))
-        scored = "match" in values
-        rows = self._rows(connection, where, values, scored=scored, after=after, limit=limit + 1)
-        hits = tuple(_hit(row) for row in rows[:limit])
-        more = len(rows) > limit
-        last = rows[limit - 1] if more else None
+        rows = self._rows(connection, values, ruleset, after=after, limit=limit + 1)
+        last = rows[limit - 1] if len(rows) > limit else None
+        key = None if last is None else [last[name] for name in KEY]
         return Page(
             total=total,
-            hits=hits,
+            hits=tuple(_hit(row) for row in rows[:limit]),
             facets={name: dict(counts) for name, counts in facets.items()},
-            next_cursor=None
-            if last is None
-            else encode_cursor(
-                query, (last["score"], last["host"], last["repository_key"], last["path"])
-            ),
+            next_cursor=None if key is None else encode_cursor(query, key),
         )
+
+    def _from(self, values: Mapping[str, Any], *, scored: bool) -> str:
+        """Return SQL for the artifacts ``a`` that fit the words, with their sources, and filters."""
+        found = "FROM artifacts a"
+        if "match" in values:
+            found = f"FROM {self._found(scored=scored)} JOIN artifacts a ON {self.joined}"
+        wanted = [FILTERS[name] for name in FACETS if name in values]
+        grades = GRADES if "grade" in values else ""
+        where = " AND ".join(["a.present", *wanted])
+        return f"{found} JOIN sources s ON s.id = a.source_id {grades} WHERE {where}"
 
     def _rows(
         self,
         connection: Connection,
-        where: str,
         values: Mapping[str, Any],
+        ruleset: str,
         *,
-        scored: bool,
         after: tuple[float | None, str, str, str] | None,
         limit: int,
     ) -> list[dict[str, Any]]:
-        given = dict(values) | {"limit": limit}
+        """Find the keys of one page first, then everything about these few."""
+        given = dict(values) | {"limit": limit, "ruleset": ruleset}
+        scored = "match" in values
         order, past = "s.host, s.repository_key, a.path", ""
         if after is not None:
-            given |= dict(zip(("after_score", "after_host", "after_repository", "after_path"), after, strict=True))  # fmt: skip
-            past = f"({order}) > (:after_host, :after_repository, :after_path)"
+            given |= {f"after_{name}": value for name, value in zip(KEY, after, strict=True)}
+            past = f"({order}) > (:after_host, :after_repository_key, :after_path)"
             if scored:
                 past = f"(f.score < :after_score OR (f.score = :after_score AND {past}))"
             past = f" AND {past}"
-        score = "f.score" if scored else "NULL"
-        if scored:
-            order = f"f.score DESC, {order}"
-        statement = (
-            "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "
-            f"s.branch, s.head, g.grade, {score} AS score "
-            f"{where.format(found=self._found(scored=True))}{past} ORDER BY {order} LIMIT :limit"
+        by_score, score = ("f.score DESC, ", "f.score") if scored else ("", "NULL")
+        keys = (
+            f"SELECT a.number, {score} AS score {self._from(values, scored=True)}{past} "
+            f"ORDER BY {by_score}{order} LIMIT :limit"
         )
-        return [dict(row) for row in connection.execute(text(statement), given).mappings()]
+        whole = (
+            "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "  # noqa: S608 - fixed words only
+            f"s.branch, s.head, g.grade, k.score FROM ({keys}) k JOIN artifacts a ON a.number = k.number "
+            f"JOIN sources s ON s.id = a.source_id {GRADES} "
+            f"ORDER BY {by_score.replace('f.', 'k.')}{order}"
+        )
+        return [dict(row) for row in connection.execute(text(whole), given).mappings()]
 
-    def _counts(self, connection: Connection, where: str, values: Mapping[str, Any]) -> Counts:
+    def _counts(self, connection: Connection, values: Mapping[str, Any], ruleset: str) -> Counts:
         """Count, or remember what was counted in the same state of the index."""
         state = connection.exec_driver_sql(
             "SELECT changes FROM registry_state WHERE id = 1"
         ).scalar()
-        key = (state, where, *sorted(values.items()))
+        key = (state, ruleset, *sorted(values.items()))
         with self._lock:
             kept = self._kept.get(key)
         if kept is None:
-            kept = self._count(connection, where.format(found=self._found(scored=False)), values)
+            kept = self._count(connection, values, ruleset)
             with self._lock:
                 if len(self._kept) >= KEPT:
                     self._kept.clear()
                 self._kept[key] = kept
         return kept
 
-    def _count(self, connection: Connection, where: str, values: Mapping[str, Any]) -> Counts:
-        names = f"a.kind, {self.owner} AS owner, g.grade, s.license"
-        groups = connection.execute(
-            text(f"SELECT {names}, count(*) {where} GROUP BY 1, 2, 3, 4"),
-            values,
+    def _count(self, connection: Connection, values: Mapping[str, Any], ruleset: str) -> Counts:
+        given = dict(values) | {"ruleset": ruleset}
+        fitting = (
+            f"SELECT a.id, a.source_id, a.kind, a.latest_sha256 {self._from(values, scored=False)}"
         )
+        groups = connection.execute(
+            text(
+                f"SELECT a.source_id, a.kind, g.grade, count(*) FROM ({fitting}) a {GRADES} "  # noqa: S608 - fixed words
+                "GROUP BY 1, 2, 3"
+            ),
+            given,
+        ).all()
         counters: dict[str, Counter[str]] = {name: Counter() for name in FACETS}
-        total = 0
-        for *found, count in groups:
-            total += count
-            for name, value in zip(("kind", "owner", "grade", "license"), found, strict=True):
+        owners = _owners(connection, {row[0] for row in groups})
+        for source_id, kind, grade, count in groups:
+            owner, licensed = owners[source_id]
+            told = {"kind": kind, "owner": owner, "grade": grade, "license": licensed}
+            for name, value in told.items():
                 if value is not None:
                     counters[name][value] += count
+        within = f" WHERE m.artifact_id IN (SELECT a.id {self._from(values, scored=False)})"
         mentioned = connection.execute(
             text(
-                "SELECT m.what, m.value, count(*) FROM mentions m WHERE m.artifact_id IN "  # noqa: S608 - fixed words
-                f"(SELECT a.id {where}) GROUP BY 1, 2"
+                f"SELECT m.what, m.value, count(*) FROM mentions m{within if values else ''} GROUP BY 1, 2"  # noqa: S608 - fixed words
             ),
-            values,
+            given,
         )
         for what, value, count in mentioned:
             if what in counters:
                 counters[what][value] += count
+        total = sum(row[3] for row in groups)
         return total, {name: _told(counter) for name, counter in counters.items()}
 
     def _mentioned(self, connection: Connection, documents: Sequence[Document]) -> None:
@@ -242,6 +257,17 @@ class TextSearch:
 
     def _all(self, parts: Sequence[str]) -> str:
         raise NotImplementedError
+
+
+def _owners(connection: Connection, source_ids: set[int]) -> dict[int, tuple[str, str | None]]:
+    """Return (owner, license) of some sources."""
+    found: dict[int, tuple[str, str | None]] = {}
+    ids = sorted(source_ids)
+    for start in range(0, len(ids), CHUNK):
+        columns = select(sources.c.id, sources.c.repository_key, sources.c.license)
+        rows = connection.execute(columns.where(sources.c.id.in_(ids[start : start + CHUNK])))
+        found |= {row.id: (row.repository_key.partition("/")[0], row.license) for row in rows}
+    return found
 
 
 def _values(query: Query) -> dict[str, Any]:

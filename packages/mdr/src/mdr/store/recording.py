@@ -21,6 +21,7 @@ from mdr.store.schema import (
     folder_revisions,
     grades,
     manifests,
+    mentions,
     objects,
     skips,
     sources,
@@ -339,11 +340,12 @@ def _save_revisions(connection: Connection, source_id: int, new: Iterable[NewArt
 def _hide_rest(
     connection: Connection, source_id: int, kept: set[str], shown: Mapping[str, Row]
 ) -> None:
-    """Mark artifacts that left the line altogether; their versions stay."""
+    """Mark artifacts that left the line altogether; their versions stay, nothing finds them by a host."""
     gone = [key for key, row in shown.items() if key not in kept and row["present"]]
     for key in gone:
         where = (artifacts.c.id == key) & (artifacts.c.source_id == source_id)
-        connection.execute(update(artifacts).where(where).values(present=False))
+        connection.execute(update(artifacts).where(where).values(present=False, mentions_of=None))
+        connection.execute(delete(mentions).where(mentions.c.artifact_id == key))
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Row]) -> None:

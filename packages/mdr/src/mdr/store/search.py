@@ -105,6 +105,10 @@ class SearchIndex(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Count totals and facets anew from now on; they are right without this, too."""
+        ...
+
 
 def search_index(engine: Engine) -> SearchIndex:
     """Return the search of a database."""

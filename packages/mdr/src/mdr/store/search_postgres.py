@@ -35,7 +35,7 @@ MAX_LENGTH: Final = 500
 class PostgresSearch(TextSearch):
     """Implements :class:`mdr.store.search.SearchIndex`."""
 
-    owner: ClassVar[str] = "split_part(s.repository_key, '/', 1)"
+    joined: ClassVar[str] = "a.id = f.artifact_id"
 
     def refresh(self, connection: Connection, documents: Sequence[Document]) -> None:
         """Replace documents, in the order of their ids, as every writer does."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SqliteSearch(TextSearch):
     """Implements :class:`mdr.store.search.SearchIndex`; ``rowid`` is the artifact's number."""
 
-    owner: ClassVar[str] = "substr(s.repository_key, 1, instr(s.repository_key, '/') - 1)"
+    joined: ClassVar[str] = "a.number = f.number"
 
     def refresh(self, connection: Connection, documents: Sequence[Document]) -> None:
         """Replace documents."""
@@ -54,7 +54,7 @@ class SqliteSearch(TextSearch):
 
     def _found(self, *, scored: bool) -> str:
         score = "-bm25(search, 0.0, 10.0, 4.0, 3.0, 1.0)" if scored else "0"
-        return f"(SELECT artifact_id, {score} AS score FROM search WHERE search MATCH :match LIMIT -1) f"  # noqa: S608 - fixed words; the limit keeps it a table of its own
+        return f"(SELECT rowid AS number, {score} AS score FROM search WHERE search MATCH :match LIMIT -1) f"  # noqa: S608 - fixed words; the limit keeps it a table of its own
 
     def _known(self, connection: Connection, word: str) -> bool:
         statement = "SELECT 1 FROM search_words WHERE term >= :low AND term < :high LIMIT 1"
