@@ -19,6 +19,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("recompute.cli.explain", "peak per rank and phase, and what each label would do"),
     "plan": ("recompute.cli.plan", "choose the cheapest recompute that fits"),
     "measure": ("recompute.cli.measure", "run matched measurements of a job"),
+    "import": ("recompute.cli.import_runs", "take runs from logs and event files into a ledger"),
     "compare": ("recompute.cli.compare", "hold measured candidates against their control"),
     "diagnose": ("recompute.cli.diagnose", "find why a run went out of memory"),
     "rules": ("recompute.cli.rules", "the rule table, and what changes between revisions"),

@@ -114,7 +114,7 @@ def compare(
         job=job,
         control=held.control,
         control_predicted_peak_bytes=peaks.get(control.candidate) if control else None,
-        reference=held.figures if reference is not control else None,
+        reference=held.figures if reference is not None and reference is not control else None,
         noise=noise,
         candidates=tuple(rows),
         environment={**ledger.environment, **(groups[0].rows[0].environment or {})},
@@ -269,7 +269,8 @@ def _failed(figures: Measured, base: Measured | None) -> tuple[MeasuredVerdict, 
         stage = (base.stage or "an unknown stage").replace("_", " ")
         text = f"gets further than the control, which ends in {stage}, and still ends in {figures.outcome}{where}"
         return MeasuredVerdict.MOVED_THE_WALL, text
-    return plain, f"{figures.outcome}{where}, as the control"
+    same = base.outcome is figures.outcome
+    return plain, f"{figures.outcome}{where}{', as the control' if same else ''}"
 
 
 def _progress(figures: Measured) -> tuple[int, int]:

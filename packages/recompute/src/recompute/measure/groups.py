@@ -180,6 +180,7 @@ def _facts(ledger: Ledger, group: RunGroup) -> dict[str, set[str]]:
     facts: dict[str, set[str]] = {"world_size": set(), "meter": set(), "ranks": set()}
     for run in group.runs:
         facts["ranks"].add(",".join(str(row.rank) for row in run))
+    facts["read from"] = {row.imported or "probe" for row in group.rows}
     facts["data_seed"] = {str(row.data_seed) for row in group.rows}
     for row in group.rows:
         facts["world_size"].add(str(row.world_size))
@@ -196,7 +197,18 @@ def _facts(ledger: Ledger, group: RunGroup) -> dict[str, set[str]]:
     return facts
 
 
+IMPORTED: Final = {
+    "log": "imported from a log: the peak is of the whole run, not of a phase, as far as ranks report it; "
+    "what the model recomputed and which revisions ran were not read back, and a step may be a mean of several",
+    "tensorboard": "imported from event files: they do not say that the run ended well, whose memory it is, "
+    "that optimizer states were there, what the model recomputed or which revisions ran",
+}
+"""What rows that a probe did not write cannot prove."""
+
+
 def _notes(group: RunGroup) -> Iterator[str]:
+    for source in sorted({row.imported for row in group.rows if row.imported}):
+        yield IMPORTED.get(source, f"imported from {source[:40]}")
     growth = max(row.growth_bytes_per_step for row in group.rows)
     if growth:
         yield f"allocation grows by {growth} bytes with every steady step: a leak, no steady state"

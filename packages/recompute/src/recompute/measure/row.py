@@ -74,6 +74,8 @@ class Row:
     """Of the data's order."""
     interrupted: bool = False
     """Ended from outside (a lost node, a preemption): says nothing about the candidate."""
+    imported: str | None = None
+    """``log`` or ``tensorboard``: read from a run's own reports, not measured by a probe."""
     meter: str = "cuda"
     """What counted the bytes: ``cuda`` (torch's allocator) or ``host-rss``."""
     world_size: int = 1
@@ -241,6 +243,7 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "order": _optional_int,
     "data_seed": _int,
     "interrupted": _bool,
+    "imported": _optional_text,
     "meter": _text,
     "world_size": _int,
     "job_sha256": _optional_text,
