@@ -32,9 +32,12 @@ from recompute.config.gpus import DEFAULT_GPU, find_gpu
 from recompute.config.normalize import normalize
 from recompute.config.schema import JobConfig
 from recompute.errors import RecomputeError
+from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.report.text import table
 from recompute.search.cost import CostModel
 from recompute.timeline.predict import Predictor
+from recompute.timeline.static import optimizer_bytes_per_parameter
+from recompute.timeline.types import StaticBytes
 from recompute.units import GIB
 from study_rows import study_rows
 
@@ -197,15 +200,24 @@ def compare(row: Row, predictors: dict[int, Predictor]) -> Compared:
     prediction = predictor.predict(row.choice)
     rank = prediction.hot if row.pp is None else prediction.ranks[row.pp]
     cost = CostModel(row.job, find_gpu(row.job.hardware.gpu or DEFAULT_GPU))
+    later = moments_bytes(row.job, rank.static) if row.measured.get("first_step") else 0
     return Compared(
         row=row,
-        total=rank.peak.peak_bytes,
-        static=rank.static.total,
+        total=rank.peak.peak_bytes - later,
+        static=rank.static.total - later,
         activation=rank.activation_bytes_at_peak,
         after_forward=rank.activation_bytes_after_forward,
         step_seconds=cost.step_seconds(prediction),
         phase=rank.peak.phase.value,
     )
+
+
+def moments_bytes(job: JobConfig, static: StaticBytes) -> int:
+    """Return what the first optimizer step allocates for good: FP32 moments, not master copies."""
+    assert job.optimizer is not None
+    assert not job.optimizer.use_precision_aware_optimizer
+    each = optimizer_bytes_per_parameter(job.optimizer, DTYPE_BYTES[activation_dtype(job.model)])
+    return static.optimizer * 8 // each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
