@@ -13,6 +13,9 @@ CLEAR: Final = Path("/proc/self/clear_refs")
 RESET_PEAK: Final = "5"
 """Written to clear_refs: resets the peak resident size (proc(5), since Linux 4.0)."""
 
+SLOTS: Final = 128
+"""Losses on their way to the host: more than the steps that a probe lets run ahead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
@@ -54,6 +57,10 @@ class Meter(Protocol):
         """Return a mark in time, in the order of the device's work."""
         ...
 
+    def later(self, value: Any) -> Any:
+        """Return what stands for a device's value and can be read without waiting after the next mark."""
+        ...
+
     def seconds(self, first: Any, last: Any, *, wait: bool) -> float | None:
         """Return the time between two marks; None when it is not known yet and must not be waited for."""
         ...
@@ -80,6 +87,8 @@ class CudaMeter:
         self._carried: dict[str, int] = {}
         self._retries = 0
         self._last: dict[str, Any] | None = None
+        self._slots: Any = None
+        self._next = 0
         self._stats: Any = None
         self._reset: Any = None
 
@@ -137,6 +146,20 @@ class CudaMeter:
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def later(self, value: Any) -> Any:
+        """Copy a tensor's sum, which is finite where all of it is, to the host behind the device's work."""
+        if not getattr(value, "is_cuda", False):
+            return value
+        torch = self._torch
+        if self._slots is None:
+            self._slots = torch.empty(SLOTS, dtype=torch.float32, pin_memory=True)
+        slot = self._slots[self._next % SLOTS]
+        self._next += 1
+        value = value.detach()
+        one = value.reshape(()) if value.numel() == 1 else value.float().sum()
+        slot.copy_(one, non_blocking=True)
+        return slot
 
     def seconds(self, first: Any, last: Any, *, wait: bool) -> float | None:
         """Return the device's time between two events."""
@@ -214,6 +237,10 @@ class HostMeter:
     def stamp(self) -> Any:
         """Return the clock."""
         return time.perf_counter()
+
+    def later(self, value: Any) -> Any:
+        """Return the value."""
+        return value.detach() if hasattr(value, "detach") else value
 
     def seconds(self, first: Any, last: Any, *, wait: bool) -> float | None:
         """Return the difference."""

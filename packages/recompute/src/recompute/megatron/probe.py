@@ -216,7 +216,7 @@ class MemoryProbe:
         self.enter("between_steps")
         with self._timed():
             self._steps += 1
-            loss = loss.detach() if hasattr(loss, "detach") else loss
+            loss = self._meter.later(loss)
             self._pending.append((self._begun, self._meter.stamp(), loss))
             self._begun = None
             self._record.skipped += bool(skipped)
