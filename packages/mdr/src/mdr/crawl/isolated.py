@@ -112,6 +112,8 @@ async def _talk(
     with suppress(ValueError):  # a line that never ends is no answer of ours
         async for line in process.stdout:
             document = json.loads(line)
+            if not isinstance(document, dict):
+                continue
             if "progress" not in document:
                 answer = document
             elif progress is not None:

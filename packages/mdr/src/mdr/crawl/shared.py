@@ -60,15 +60,17 @@ class SharedWorker:
         Raises:
             mdr.errors.UsageError: postgresql-missing.
         """
+        import psycopg
         from procrastinate.exceptions import ConnectorException
 
+        gone = (ConnectorException, psycopg.Error, StoreError, OSError)
         self._crawling.say("worker-started")
         pause = 1.0
         while not stop.is_set():
             try:
                 await self._work(stop)
                 break
-            except (ConnectorException, StoreError, OSError) as error:
+            except gone as error:
                 code = getattr(error, "code", "database-unreachable")
                 self._crawling.say("schedule-unreachable", code=code, pause=pause)
                 with suppress(TimeoutError):
