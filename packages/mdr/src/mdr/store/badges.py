@@ -62,7 +62,7 @@ def views_30d(index: Index, artifact_ids: Sequence[str], today: date) -> dict[st
         statement = (
             select(badge_views.c.artifact_id, func.sum(badge_views.c.count))
             .where(badge_views.c.artifact_id.in_(chunk))
-            .where(badge_views.c.day.between(first, today.isoformat()))
+            .where(badge_views.c.day >= first, badge_views.c.day <= today.isoformat())
             .group_by(badge_views.c.artifact_id)
         )
         with index.reading() as connection:
