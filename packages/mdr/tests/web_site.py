@@ -130,20 +130,3 @@ def opened(settings: Settings, base_url: str = BASE) -> Iterator[tuple[Service, 
         views.close()
         service.close()
         stores.close()
-
-
-def with_blobs(service: Service, views: BadgeViews) -> object:
-    """The pages and the one address of the API that their script asks."""
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-
-    from mdr.digest import Sha256
-
-    def blob(request: Request) -> Response:
-        digest = Sha256(request.path_params["digest"])
-        return Response(service.reading.blob(digest), media_type="text/plain; charset=utf-8")
-
-    app = create(service, views)
-    app.router.routes.insert(0, Route("/api/v1/blob/{digest}", blob))
-    return app

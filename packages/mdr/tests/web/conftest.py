@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from web_site import BASE, GREET, Site, data_folder, opened, with_blobs
+from web_site import BASE, GREET, Site, data_folder, opened
 
 from mdr.settings import Settings
 from mdr.web.routes import create
@@ -38,23 +38,25 @@ def site(indexed: Settings, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def served(indexed: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server on loopback with pages and blobs, for browsers."""
+    """The address of the whole service on loopback, for browsers."""
     import socket
 
     import uvicorn
 
+    from mdr.serving.application import create_application
+    from mdr.serving.logs import JsonLog
+    from mdr.serving.options import Options
+
     folder = tmp_path_factory.mktemp("served") / "data"
     shutil.copytree(indexed.data, folder)
-    settings = replace(indexed, data=folder)
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with opened(settings, address) as (service, views):
-        config = uvicorn.Config(
-            with_blobs(service, views), log_level="warning", lifespan="off", ws="none"
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield address
-        server.should_exit = True
-        thread.join()
+    app = create_application(
+        replace(indexed, data=folder), Options(), address, JsonLog(requests=False)
+    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield address
+    server.should_exit = True
+    thread.join()

@@ -79,7 +79,12 @@ class BadgeViews:
         self._thread: threading.Thread | None = None
 
     def seen(self, artifact_id: str, scope: MutableMapping[str, Any]) -> None:
-        """Count one GET of a badge, unless a program asked for nobody or a network asks too often."""
+        """Count one GET of a badge, unless a program asked for nobody or a network asks too often.
+
+        A HEAD that was turned into a GET on its way (``mdr.head``) does not count.
+        """
+        if scope.get("mdr.head"):
+            return
         headers = {name: value for name, value in scope["headers"] if name in _READ}
         if _for_nobody(headers):
             return
