@@ -15,7 +15,6 @@ from mdr.artifact.types import artifact_id
 from mdr.registry.indexing import index_source
 from mdr.registry.stores import Stores, open_stores
 from mdr.settings import Settings
-from mdr.web.routes import create
 from mdr.web.views import BadgeViews, badge_views
 
 BASE = "http://registry.example"

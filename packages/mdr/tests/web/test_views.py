@@ -84,6 +84,7 @@ def test_programs_that_load_for_nobody_do_not_count(
     views.seen("art_a", scope(**headers))
     views.seen("art_a", scope(user_agent="github-camo (a1b2)"))
     views.seen("art_a", {"headers": [], "client": None})
+    views.seen("art_a", scope() | {"mdr.head": True})
     views.flush()
     assert sum(book.total.values()) == 2
 
