@@ -484,3 +484,23 @@ def test_the_command_of_the_page_gets_the_grade_of_the_page(served: str) -> None
     assert shown is not None
     assert document["sha256"] == sha256(HOSTILE)
     assert document["grade"] == (shown.group(1) or shown.group(2)) == "F"
+
+
+def test_what_is_refused_before_any_route_is_a_page_for_people_and_a_problem_for_programs(
+    served: str,
+) -> None:
+    import http.client
+
+    host = served.removeprefix("http://")
+    for path, media_type in (
+        ("/search", "text/html"),
+        ("/api/v1/artifacts", "application/problem+json"),
+    ):
+        connection = http.client.HTTPConnection(host)
+        connection.request("GET", f"{path}?q={'x' * 9_000}")
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        assert answer.status == 414
+        assert answer.headers["content-type"].startswith(media_type)
+        assert "uri-too-long" in body

@@ -49,6 +49,10 @@ PREFLIGHT: Final = (
 )
 """``Authorization`` is not among them: no page of another origin may write."""
 HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
+PROGRAMS: Final = (
+    "/api/", "/badge/", "/mcp", "/openapi.json", "/healthz", "/readyz", "/metrics",
+)  # fmt: skip
+"""Where whoever asks is a program, and an error a document; everywhere else it is a page."""
 SHARED_PREFIXES: Final = ("/api/", "/openapi.json", "/badge/")
 
 
@@ -182,9 +186,12 @@ class _Exchange:
         await self.send({"type": "http.response.body"})
 
     async def fail(self, error: MdrError) -> None:
-        """Answer with a problem, unless an answer has begun already."""
+        """Answer with a problem, or a page for people, unless an answer has begun already."""
         self.error = error
         if self.status != 499:
+            return
+        if not self._scope["path"].startswith(PROGRAMS):
+            await self._page(error)
             return
         data = body(problem(error))
         headers = [
@@ -198,6 +205,12 @@ class _Exchange:
             {"type": "http.response.start", "status": status_of(error), "headers": headers}
         )
         await self.send({"type": "http.response.body", "body": data})
+
+    async def _page(self, error: MdrError) -> None:
+        from mdr.answers.answer import Ready
+        from mdr.web.problems import problem_page
+
+        await Ready(problem_page(error, "")).send(self._scope, self.send)
 
     def _headers(self, own: Any) -> list[tuple[bytes, bytes]]:
         headers = list(own)
