@@ -1,0 +1,494 @@
+"""Prediction beside measurement for the studies in ``benchmarks/studies``, as a page, a summary and a figure.
+
+::
+
+    python benchmarks/study_report.py            # print the tables
+    python benchmarks/study_report.py --write    # renew docs/explanation/measured-studies.md and its figure
+
+Every study is a ledger that ``recompute measure`` wrote on one H200, or one_process.py where the page says so.
+A row counts as bound by the GPU when kernels ran for 95% of its step or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from recompute.config.choice import RecomputeChoice
+from recompute.config.gpus import find_gpu
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.config.schema import JobConfig
+from recompute.measure.candidate import choice_of_text, text_of
+from recompute.measure.ledger import read_ledger
+from recompute.measure.row import Outcome, Row
+from recompute.search.cost import CostModel
+from recompute.search.plan import plan
+from recompute.timeline.predict import Predictor
+from recompute.units import GIB
+
+ROOT: Final = Path(__file__).resolve().parent
+STUDIES: Final = ROOT / "studies"
+PAGE: Final = ROOT.parent / "docs" / "explanation" / "measured-studies.md"
+FIGURE: Final = PAGE.with_suffix(".svg")
+BOUND: Final = 0.95
+"""Share of the step in which kernels ran, from which the GPU bounds it."""
+FEWEST: Final = 4
+"""Rows bound by the GPU that a study needs for the table of budgets."""
+OUTSIDE: Final = ("initialization", "model_build")
+MAIN: Final[Mapping[str, str]] = {
+    "dense-gqa": "dense, grouped-query attention",
+    "gqa-moe": "grouped-query attention, 32 experts",
+    "mla-moe": "latent attention, 16 experts and a shared one",
+    "dense-bias": "dense, biases and dropout",
+    "dense-fp8": "dense, FP8 (tensorwise)",
+}
+"""One process a run, through ``recompute measure``."""
+FEATURES: Final[Mapping[str, str]] = {
+    "dense-window": "sliding window of 1,024",
+    "dense-mtp": "multi-token prediction",
+    "moe-capacity": "capacity factor 1, experts padded to it",
+    "dense-fp8-delayed": "FP8, delayed scaling",
+    "dense-fp8-blockwise": "FP8, block scaling",
+    "dense-offload": "attention offloaded to host memory",
+    "moe-offload": "experts' activations offloaded",
+}
+"""All rows in one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One candidate of a study: medians over its repeats. Bytes, seconds, fractions."""
+
+    study: str
+    candidate: str
+    choice: RecomputeChoice
+    peak: int
+    static: int
+    after: int | None
+    step: float
+    busy: float
+    overhead: float
+    predicted_peak: int
+    predicted_activation: int
+    predicted_after: int
+    predicted_overhead: float
+
+    @property
+    def stock(self) -> bool:
+        """Whether stock Megatron can be told this choice."""
+        return self.choice.per_layer is None
+
+    @property
+    def peak_error(self) -> float:
+        """Predicted over measured peak, less one."""
+        return self.predicted_peak / self.peak - 1
+
+    @property
+    def activation_error(self) -> float:
+        """The same of the part over static bytes."""
+        return self.predicted_activation / (self.peak - self.static) - 1
+
+    @property
+    def after_error(self) -> float | None:
+        """The same of what is held when forward has ended."""
+        return None if not self.after else self.predicted_after / self.after - 1
+
+    @property
+    def overhead_error(self) -> float:
+        """Predicted less measured overhead."""
+        return self.predicted_overhead - self.overhead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One ledger, with what the product predicts for its job."""
+
+    name: str
+    rows: tuple[Figures, ...]
+    noise: float
+    """How far the steps of equal control runs lie apart, as a fraction; 0 where there is one run."""
+    probe: float | None
+    """Seconds of a steady step that were spent inside the probe; None where it waited for the device."""
+    unmeasured: tuple[tuple[int, float], ...] = ()
+    """Predicted peak and overhead of every stock choice that was not run."""
+
+
+def study_of(name: str, folder: Path = STUDIES) -> Study:
+    """Read a study and predict each of its rows."""
+    ledger = read_ledger(str(folder / name))
+    job = normalize(load(str(folder / name / "job.yaml")))
+    predictor, cost = Predictor(job), CostModel(job, find_gpu("h200"))
+    runs: dict[str, list[Row]] = {}
+    for row in ledger.rows:
+        if row.outcome is Outcome.PASS:
+            runs.setdefault(row.candidate, []).append(row)
+    base = statistics.median(_step(row) for row in runs["[]"])
+    none = predictor.predict(choice_of_text("[]"))
+    found = []
+    for candidate, rows in runs.items():
+        choice = choice_of_text(candidate)
+        predicted = predictor.predict(choice)
+        step = statistics.median(_step(row) for row in rows)
+        found.append(
+            Figures(
+                study=name,
+                candidate=candidate,
+                choice=choice,
+                peak=max(_peak(row) for row in rows),
+                static=rows[0].static_bytes or 0,
+                after=_after(rows[0]),
+                step=step,
+                busy=statistics.median((row.kernel_seconds or 0) / _step(row) for row in rows),
+                overhead=step / base - 1,
+                predicted_peak=predicted.hot.peak.peak_bytes,
+                predicted_activation=predicted.hot.activation_bytes_at_peak,
+                predicted_after=predicted.hot.activation_bytes_after_forward,
+                predicted_overhead=cost.overhead(none, predicted),
+            )
+        )
+    controls = [_step(row) for row in runs["[]"]]
+    return Study(
+        name=name,
+        rows=tuple(found),
+        noise=(max(controls) - min(controls)) / base,
+        probe=_probe([row for rows in runs.values() for row in rows]),
+        unmeasured=_unmeasured(job, runs) if name in MAIN else (),
+    )
+
+
+def _unmeasured(job: JobConfig, runs: Mapping[str, object]) -> tuple[tuple[int, float], ...]:
+    answer = plan(job, f"{1 << 50}", details=False)
+    return tuple(
+        (outcome.peak_bytes, outcome.step_time_overhead)
+        for outcome in answer.alternatives
+        if text_of(outcome.choice) not in runs
+    )
+
+
+def _step(row: Row) -> float:
+    return statistics.median(row.steady_seconds)
+
+
+def _peak(row: Row) -> int:
+    return max(p.allocated_peak_bytes or 0 for p in row.phases if p.phase not in OUTSIDE)
+
+
+def _after(row: Row) -> int | None:
+    ends = {phase.phase: phase.allocated_end_bytes for phase in row.phases}
+    end = ends.get("loss")
+    return None if end is None or row.static_bytes is None else end - row.static_bytes
+
+
+def _probe(rows: Sequence[Row]) -> float | None:
+    """Seconds a steady step; the profiled step after them passes the probe as well."""
+    spent = [
+        row.probe_steady_seconds / (len(row.steady_seconds) + 1)
+        for row in rows
+        if row.probe_steady_seconds is not None
+    ]
+    return statistics.median(spent) if spent else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """At one budget: what the plan takes among the measured choices, and the best of them."""
+
+    budget: int
+    taken: Figures | None
+    best: Figures
+    stock: Figures | None
+    """The best that stock Megatron can be told."""
+
+    @property
+    def loss(self) -> float | None:
+        """How much longer the taken choice's step is than the best one's, as a fraction."""
+        return None if self.taken is None else self.taken.step / self.best.step - 1
+
+
+def planned(rows: Sequence[Figures]) -> Iterator[Planned]:
+    """Yield one answer for every measured peak as a budget.
+
+    The plan knows predictions alone: the cheapest predicted of those predicted to fit. The best is the
+    fastest measured of those that fit as measured.
+    """
+    for budget in sorted({row.peak for row in rows}):
+        fitting = [row for row in rows if row.peak <= budget]
+        foreseen = [row for row in rows if row.predicted_peak <= budget + TOLERANCE * budget]
+        stock = [row for row in fitting if row.stock]
+        yield Planned(
+            budget=budget,
+            taken=min(
+                foreseen, key=lambda r: (r.predicted_overhead, r.predicted_peak), default=None
+            ),
+            best=min(fitting, key=lambda r: r.step),
+            stock=min(stock, key=lambda r: r.step, default=None),
+        )
+
+
+TOLERANCE: Final = 0.0005
+"""Of a budget: budgets here are measured peaks, and a prediction may lie a hair beside its own."""
+
+
+def gains(
+    rows: Sequence[Figures], unmeasured: Sequence[tuple[int, float]], points: int = 20
+) -> list[tuple[int, float, float]]:
+    """Return budget, best stock overhead and best overhead with per-layer plans, over a grid of budgets.
+
+    Stock choices that were not run count with their predictions, so that no plan per layer wins because its
+    rival was left out.
+    """
+    stock = [row for row in rows if row.stock]
+    low, high = min(r.peak for r in stock), max(r.peak for r in stock if r.candidate == "[]")
+    found = []
+    for index in range(points):
+        budget = low + (high - low) * index // points
+        others = [overhead for peak, overhead in unmeasured if peak <= budget]
+        plain = min([*others, *(r.overhead for r in stock if r.peak <= budget)], default=None)
+        layered = min([*others, *(r.overhead for r in rows if r.peak <= budget)], default=None)
+        if plain is not None and layered is not None:
+            found.append((budget, plain, layered))
+    return found
+
+
+# --- the page
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value * 100:+.{digits}f}%"
+
+
+def table_of(study: Study) -> str:
+    """Return the table of a study, as measured, the prediction beside it."""
+    head = (
+        "| choice | peak, GiB | predicted | activations, GiB | predicted | after forward | step, ms | kernels "
+        "| overhead | predicted |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    )
+    lines = [
+        f"| `{r.candidate}` | {r.peak / GIB:.2f} | {_percent(r.peak_error, 2)} "
+        f"| {(r.peak - r.static) / GIB:.2f} | {_percent(r.activation_error)} | {_percent(r.after_error)} "
+        f"| {r.step * 1e3:.1f} | {min(r.busy, 1):.0%} | {_percent(r.overhead)} "
+        f"| {_percent(r.predicted_overhead)} |"
+        for r in sorted(study.rows, key=lambda r: -r.peak)
+    ]
+    return "\n".join((head, *lines))
+
+
+def spread(values: Sequence[float], unit: float = 100) -> str:
+    """Write median, 95th percentile and worst of some absolute errors."""
+    ordered = sorted(abs(value) * unit for value in values)
+    high = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return f"{statistics.median(ordered):.2f} / {high:.2f} / {ordered[-1]:.2f}"
+
+
+def summary(studies: Sequence[Study]) -> str:
+    """Return the errors of every study, and of all of one kind together."""
+    lines = [
+        "| study | rows | peak, % | activations, % | overhead, points (rows bound by the GPU) | order | sign |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    named: list[tuple[str, Sequence[Study]]] = [(s.name, (s,)) for s in studies]
+    for name, members in (*named, ("all", studies)):
+        rows = [row for study in members for row in study.rows]
+        bound = [
+            r.overhead_error
+            for study in members
+            for r in study.rows
+            if study.name in MAIN and r.busy >= BOUND and r.candidate != "[]"
+        ]
+        times = f"{spread(bound)} ({len(bound)})" if bound else ""
+        lines.append(
+            f"| {name} | {len(rows)} | {spread([r.peak_error for r in rows])} "
+            f"| {spread([r.activation_error for r in rows])} | {times} | {_order(members)} | {_signs(members)} |"
+        )
+    return "\n".join(lines)
+
+
+def _order(studies: Sequence[Study]) -> str:
+    """Count pairs of one study that are ordered as measured, of those that differ by 0.2%."""
+    right = every = 0
+    for study in studies:
+        for index, one in enumerate(study.rows):
+            for other in study.rows[index + 1 :]:
+                if abs(one.peak / other.peak - 1) > 0.002:
+                    every += 1
+                    right += (one.peak > other.peak) == (one.predicted_peak > other.predicted_peak)
+    return f"{right} of {every}"
+
+
+def _signs(studies: Sequence[Study]) -> str:
+    """Count changes against the control that have the measured sign, of those beyond 0.2%."""
+    right = every = 0
+    for study in studies:
+        base = next(row for row in study.rows if row.candidate == "[]")
+        for row in study.rows:
+            if abs(row.peak / base.peak - 1) > 0.002:
+                every += 1
+                foreseen = row.predicted_peak > base.predicted_peak
+                right += (row.peak > base.peak) == foreseen
+    return f"{right} of {every}"
+
+
+def budgets(studies: Sequence[Study]) -> str:
+    """Return, for each study, how far the plan is from the best measured choice over all budgets."""
+    lines = [
+        "| study | noise | budgets | stock within 2% | worst | all within 2% | worst | per-layer wins at | by up to |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for study in studies:
+        bound = [row for row in study.rows if row.busy >= BOUND]
+        if len(bound) < FEWEST:
+            continue
+        stock = list(planned([row for row in bound if row.stock]))
+        every = list(planned(bound))
+        grid = gains(bound, study.unmeasured)
+        wins = [a - b for _, a, b in grid if a - b > 0.002]
+        best = f"{max(wins, default=0) * 100:.1f} points"
+        lines.append(
+            f"| {study.name} | {study.noise:.1%} | {len(stock)} | {_within(stock, study.noise)} "
+            f"| {_worst(stock)} | {_within(every, study.noise)} | {_worst(every)} "
+            f"| {len(wins)} of {len(grid)} budgets | {best} |"
+        )
+    return "\n".join(lines)
+
+
+def _within(answers: Sequence[Planned], noise: float) -> str:
+    near = sum(a.loss is not None and a.loss <= max(0.02, noise) for a in answers)
+    return f"{near} of {len(answers)}"
+
+
+def _worst(answers: Sequence[Planned]) -> str:
+    return _percent(max((a.loss for a in answers if a.loss is not None), default=None))
+
+
+def probe_cost(studies: Sequence[Study]) -> str:
+    """Return what the probe cost in the studies that it did not wait in."""
+    lines = ["| study | step, ms | inside the probe, ms a step | share |", "|---|--:|--:|--:|"]
+    for study in studies:
+        if study.probe is not None:
+            step = statistics.median(row.step for row in study.rows)
+            lines.append(
+                f"| {study.name} | {step * 1e3:.0f} | {study.probe * 1e3:.2f} | {study.probe / step:.2%} |"
+            )
+    return "\n".join(lines)
+
+
+def blocks() -> dict[str, str]:
+    """Return every generated part of the page by name."""
+    main = [study_of(name) for name in MAIN]
+    others = [study_of(name) for name in FEATURES]
+    parts = {
+        "summary": summary([*main, *others]),
+        "budgets": budgets(main),
+        "probe": probe_cost(main),
+        "gradients": gradients(),
+    }
+    titles = {**MAIN, **FEATURES}
+    parts["studies"] = "\n\n".join(
+        f"`{study.name}`: {titles[study.name]}\n\n{table_of(study)}" for study in (*main, *others)
+    )
+    return parts
+
+
+def gradients() -> str:
+    """Return what gradients.py measured."""
+    found = json.loads((STUDIES / "gradients.json").read_text(encoding="utf-8"))
+    lines = ["| study | plan | difference | equal runs |", "|---|---|--:|--:|"]
+    for name, plans in found.items():
+        equal = plans["equal runs"]
+        lines += [
+            f"| {name} | `{plan}` | {value:.2%} | {equal:.2%} |"
+            for plan, value in plans.items()
+            if plan != "equal runs"
+        ]
+    return "\n".join(lines)
+
+
+def renewed(text: str, parts: Mapping[str, str]) -> str:
+    """Return a page with its generated parts, each between two comments, made anew."""
+    for name, part in parts.items():
+        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if start not in text or end not in text:
+            raise SystemExit(f"{PAGE} has no part {name}")
+        before, _, rest = text.partition(start)
+        text = before + start + part + "\n" + end + rest.partition(end)[2]
+    return text
+
+
+def draw(path: Path) -> None:
+    """Draw peak against step time: stock choices, per-layer plans, their fronts, and the predictions."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "recompute"
+    from matplotlib import pyplot as plt
+
+    names = [name for name in MAIN if name != "dense-fp8"]
+    figure, axes = plt.subplots(2, 2, figsize=(10, 7), layout="constrained")
+    for axis, name in zip(axes.flat, names, strict=True):
+        study = study_of(name)
+        for stock, colour, label in ((True, "#888888", "stock"), (False, "#1f77b4", "per layer")):
+            rows = [row for row in study.rows if row.stock is stock]
+            x = [row.peak / GIB for row in rows]
+            axis.scatter(x, [r.overhead * 100 for r in rows], color=colour, s=26, label=label)
+            axis.scatter(
+                [row.predicted_peak / GIB for row in rows],
+                [row.predicted_overhead * 100 for row in rows],
+                facecolors="none", edgecolors="#d62728", s=48, linewidths=0.8,
+                label="predicted" if stock else None,
+            )  # fmt: skip
+        axis.scatter(
+            [peak / GIB for peak, _ in study.unmeasured],
+            [overhead * 100 for _, overhead in study.unmeasured],
+            color="#888888", marker="x", s=14, linewidths=0.7, label="stock, not run: predicted",
+        )  # fmt: skip
+        axis.set_xlim(left=min(r.peak for r in study.rows) / GIB - 0.5)
+        stock_rows = [(r.peak, r.overhead) for r in study.rows if r.stock]
+        layered = [(r.peak, r.overhead) for r in study.rows]
+        for points, colour in ((stock_rows, "#888888"), (layered, "#1f77b4")):
+            front = _front([*points, *study.unmeasured])
+            axis.step(
+                [p / GIB for p, _ in front],
+                [o * 100 for _, o in front],
+                where="post",
+                color=colour,
+                lw=1,
+            )
+        axis.set_title(f"{name}: {MAIN[name]}", fontsize=10)
+        axis.set_xlabel("peak allocated, GiB")
+        axis.set_ylabel("step time over no recompute, %")
+    axes.flat[0].legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _front(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return what nothing beats in both bytes and time, from the lowest peak on."""
+    front: list[tuple[int, float]] = []
+    for peak, overhead in sorted(points):
+        if not front or overhead < front[-1][1]:
+            front.append((peak, overhead))
+    return front
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the parts, or write them."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("--write", action="store_true", help="renew the page and its figure")
+    given = parser.parse_args(arguments)
+    parts = blocks()
+    if given.write:
+        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        draw(FIGURE)
+    else:
+        sys.stdout.write("\n\n".join(parts.values()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
