@@ -38,19 +38,28 @@ PLANS: Final[dict[str, list[str]]] = {
         "per-layer/0-1=mlp/3-3=core_attn+layernorm",
         "per-layer/0-0=full/1-2=mlp_act",
         "per-layer/0-3=mlp_act+layernorm+core_attn",
+        "per-layer/0-3=norm_act",
+        "per-layer/0-0=full/1-1=norm_act+mlp_act+core_attn/2-2=layernorm",
     ],
-    "gpt3": ["[core_attn]", "[layernorm]", "per-layer/0-0=full/1-1=mlp_act+core_attn"],
+    "gpt3": [
+        "[core_attn]",
+        "[layernorm]",
+        "per-layer/0-0=full/1-1=mlp_act+core_attn",
+        "per-layer/0-1=norm_act+mlp_act",
+    ],
     "moe": [
         "[moe]",
         "[shared_experts,layernorm]",
         "[mlp]",
         "per-layer/0-0=mlp/1-1=moe/2-2=shared_experts",
         "per-layer/1-1=full",
+        "per-layer/0-2=norm_act",
     ],
     "latent": [
         "[mla_up_proj]",
         "[mla_up_proj,core_attn,layernorm,mlp]",
         "per-layer/1-1=mla_up_proj",
+        "per-layer/0-1=norm_act+mla_up_proj",
     ],
 }
 CASES: Final = [(name, plan) for name, plans in PLANS.items() for plan in plans]
@@ -145,6 +154,46 @@ def test_a_span_saves_in_its_layers_only() -> None:
     assert saved == [saved[0] * (index + 1) for index in range(4)]
 
 
+def test_a_norm_that_one_linear_reads_saves_what_the_stock_label_saves() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    control = saved_bytes(model)
+    with apply(model, "per-layer/0-3=layernorm"):
+        stock = saved_bytes(model)
+    with apply(model, "per-layer/0-3=norm_act"):
+        assert saved_bytes(model) == stock < control
+    with apply(model, "per-layer/1-1=norm_act"):
+        assert control - saved_bytes(model) == (control - stock) // 4
+
+
+def test_a_norms_output_is_back_only_when_its_linear_needs_it() -> None:
+    """Megatron's label brings it back before the backward of the whole MLP, ours before the first linear's."""
+    model = cpu_model.build(cpu_model.DENSE)
+    layer = model.decoder.layers[0]
+    sizes: dict[str, list[int]] = {}
+
+    def watch(name: str) -> list[int]:
+        outputs: list[Any] = []
+        seen = sizes.setdefault(name, [])
+        norm = layer.pre_mlp_layernorm.register_forward_hook(lambda *a: outputs.append(a[2]))
+        second = layer.mlp.linear_fc2.register_full_backward_hook(
+            lambda *_: seen.append(outputs[0].untyped_storage().nbytes())
+        )
+        first = layer.mlp.linear_fc1.register_full_backward_hook(
+            lambda *_: seen.append(outputs[0].untyped_storage().nbytes())
+        )
+        cpu_model.loss_of(model).backward()
+        for hook in (norm, second, first):
+            hook.remove()
+        return seen
+
+    with apply(model, "per-layer/0-0=layernorm"):
+        stock = watch("stock")
+    with apply(model, "per-layer/0-0=norm_act"):
+        ours = watch("ours")
+    assert stock[0] == stock[1] == ours[1] > 0
+    assert ours[0] == 0
+
+
 def test_applying_twice_is_applying_once_and_handles_nest() -> None:
     model = cpu_model.build(cpu_model.DENSE)
     plan = "per-layer/0-1=full/2-2=mlp_act"
@@ -214,6 +263,9 @@ def test_a_span_over_layers_of_two_kinds_acts_where_it_can() -> None:
         (cpu_model.DENSE, {}, "per-layer/0-4=mlp", "apply-no-such-layer"),
         (cpu_model.DENSE, {}, "per-layer/0-0=moe", "apply-no-effect"),
         (cpu_model.MOE, {}, "per-layer/1-1=mlp_act", "apply-no-effect"),
+        (cpu_model.DENSE, {}, "per-layer/1-1=norm_act+layernorm", "apply-overlapping"),
+        (cpu_model.DENSE, {}, "per-layer/1-1=mlp+norm_act", "apply-overlapping"),
+        (cpu_model.DENSE, {}, "per-layer/1-1=mlp+mlp_act", "apply-overlapping"),
         (cpu_model.DENSE, {}, "[mystery]", "unknown-label"),
         (cpu_model.DENSE, {}, "full/block/2", "apply-full-groups"),
         (
@@ -250,6 +302,8 @@ def test_refusals_change_nothing(
         ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, "[layernorm]", "apply-quantized"),
         ({"fp4": "e2m1"}, "per-layer/0-0=mlp_act", "apply-quantized"),
         ({"fused_residual_rmsnorm": True}, "[layernorm]", "apply-fused-residual"),
+        ({"fused_residual_rmsnorm": True}, "per-layer/0-0=norm_act", "apply-fused-residual"),
+        ({"fp8": "hybrid"}, "per-layer/0-0=norm_act", "apply-quantized"),
     ],
 )
 def test_settings_that_need_a_gpu_are_refused_by_config(
@@ -261,6 +315,22 @@ def test_settings_that_need_a_gpu_are_refused_by_config(
     with pytest.raises(InputError) as error:
         apply(model, plan)
     assert error.value.data["rule"] == rule
+
+
+def test_a_norm_inside_transformer_engines_linear_is_refused() -> None:
+    """The CPU has no Transformer Engine: a linear of its name stands for it."""
+
+    class TELayerNormColumnParallelLinear(torch.nn.Module):
+        """Norm and linear in one."""
+
+    model = cpu_model.build(cpu_model.DENSE)
+    for layer in model.decoder.layers:
+        layer.input_layernorm = layer.pre_mlp_layernorm = None
+        layer.self_attention.linear_qkv = TELayerNormColumnParallelLinear()
+        layer.mlp.linear_fc1 = TELayerNormColumnParallelLinear()
+    with pytest.raises(InputError) as error:
+        apply(model, "per-layer/0-3=norm_act")
+    assert error.value.data["rule"] == "apply-fused-norm"
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -13,7 +13,7 @@ from recompute.config.schema import JobConfig
 from recompute.search.budget import budget_of
 from recompute.search.cost import CostModel
 from recompute.search.outcome import Judge
-from recompute.search.per_layer import WHOLE_LAYER
+from recompute.search.per_layer import ENCLOSING, WHOLE_LAYER
 from recompute.search.plan import plan
 from recompute.timeline.predict import Predictor
 from recompute.units import GIB
@@ -133,6 +133,46 @@ def test_boundaries_without_a_label_are_left_out_where_discarding_is_not_known_t
 
     assert "mlp_act" in used(small_job(**{"hardware.gpu": "h200"}))
     assert "mlp_act" not in used(small_job(**fields, **{"hardware.gpu": "h200"}))
+
+
+def test_a_norm_before_one_linear_is_a_boundary_of_the_local_spec_alone() -> None:
+    def active(implementation: str) -> set[str]:
+        return set(Predictor(small_job(transformer_impl=implementation)).active_layers())
+
+    assert "norm_act" in active("local")
+    assert "norm_act" not in active("transformer_engine")
+
+
+def test_a_norm_boundary_keeps_what_the_label_keeps_and_peaks_no_higher() -> None:
+    job = small_job(transformer_impl="local", **{"hardware.gpu": "h200"})
+    predictor = Predictor(job)
+    cost = CostModel(job, find_gpu("h200"))
+    control = predictor.predict(NO_RECOMPUTE)
+
+    def on_all_layers(*modules: str) -> tuple[int, int, float]:
+        found = predictor.predict(assignment((modules,) * 4))
+        hot = found.hot
+        return (
+            hot.activation_bytes_after_forward,
+            hot.peak.peak_bytes,
+            cost.overhead(control, found),
+        )
+
+    label, ours = on_all_layers("layernorm"), on_all_layers("norm_act")
+    assert ours[0] == label[0] < control.hot.activation_bytes_after_forward
+    assert ours[1] <= label[1]
+    assert ours[2] == label[2] > 0
+
+
+@pytest.mark.parametrize("share", [0.9, 0.95, 0.98])
+def test_plans_of_the_local_spec_draw_no_two_boundaries_around_one_tensor(share: float) -> None:
+    job = small_job(transformer_impl="local", **{"hardware.gpu": "h200"})
+    peak = Predictor(job).predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    answer = plan(job, int(peak * share), per_layer=True)
+    assert answer.chosen is not None
+    for span in answer.chosen.choice.per_layer or ():
+        for name, around in ENCLOSING.items():
+            assert name not in span.modules or not set(around) & set(span.modules)
 
 
 def test_whole_layers_are_left_out_where_full_recompute_is_not_legal() -> None:

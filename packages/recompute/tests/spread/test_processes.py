@@ -19,6 +19,7 @@ from recompute.spread.processes import Processes
 from recompute.units import GIB
 
 from ..search.fakes import small_job
+from . import work
 from .work import die_once, refuse, square
 
 JOB = small_job(
@@ -28,6 +29,13 @@ JOB = small_job(
     **{"hardware.num_gpus": 4, "train.global_batch_size": 16},
 )
 EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that start afresh, as they do where threads run, find the functions of the tests."""
+    root = Path(str(work.__file__)).parents[work.__name__.count(".")]
+    monkeypatch.syspath_prepend(str(root))
 
 
 def test_answers_come_in_order_and_from_other_processes() -> None:

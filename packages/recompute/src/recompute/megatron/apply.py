@@ -1,8 +1,8 @@
 """Put a per-layer plan on a built Megatron Core model, and take it off again.
 
 Stock boundaries are switched by the flags that Megatron itself sets when it builds a layer, and reads
-in every forward. Two boundaries have no such flag and are drawn around a forward: the whole layer
-(Megatron's own checkpoint) and ``mlp_act`` (Megatron's own output-discarding checkpoint).
+in every forward. Three boundaries have no such flag and are drawn around a forward: the whole layer
+(Megatron's own checkpoint), ``mlp_act`` and ``norm_act`` (Megatron's own output-discarding checkpoint).
 
 What cannot be done safely is refused before anything is changed: ``cannot-apply``, with the id of the
 rule in the message and in ``data["rule"]``.
@@ -10,7 +10,6 @@ rule in the message and in ``data["rule"]``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -23,12 +22,17 @@ from recompute.megatron.boundaries import (
     BY_LABEL,
     MARK,
     MLP_ACT,
+    NORM_ACT,
+    OVERLAPPING,
     WHOLE_LAYER,
     Layer,
-    is_moe,
+    has_linears,
     layers_of,
     mark_of,
+    norms_in_linears,
+    norms_with_linears,
 )
+from recompute.megatron.drawn import NormAndLinear, checkpointed_layer, discarded_activation
 
 QUANTIZED: Final = frozenset(("layernorm", "moe_act"))
 """Labels whose outputs a quantized linear keeps in its own form, unless told to keep its input."""
@@ -163,7 +167,9 @@ def _of_spans(spans: Sequence[LayerSpan], layer: Layer, layers: Sequence[Layer])
 def _acts(layer: Layer, module: str) -> bool:
     """Say whether a boundary does something on a layer; an unknown one counts, to be refused."""
     if module == MLP_ACT:
-        return _has_linears(layer.module) and not is_moe(layer.module)
+        return has_linears(layer.module)
+    if module == NORM_ACT:
+        return any(True for _ in norms_with_linears(layer.module))
     if module not in BY_LABEL:
         return True
     return any(True for _ in BY_LABEL[module].switches(layer.module))
@@ -194,11 +200,10 @@ def _refuse_layer(layer: Layer, modules: Sequence[str]) -> None:
     quantized = getattr(config, "fp8", None) or getattr(config, "fp4", None)
     for module in modules:
         where = f"layer {layer.number}: {module}"
-        if module in {WHOLE_LAYER, MLP_ACT}:
+        if module in {WHOLE_LAYER, MLP_ACT, NORM_ACT}:
             if quantized:
                 raise _refusal("apply-quantized", f"{where} under FP8 or FP4 is not tested")
-            if module == MLP_ACT and (is_moe(layer.module) or not _has_linears(layer.module)):
-                raise _refusal("apply-no-effect", f"{where}: the layer has no plain dense MLP")
+            _refuse_drawn(layer, module, modules, where)
             continue
         if module not in BY_LABEL:
             raise _refusal("unknown-label", f"{where}: no boundary of that name")
@@ -213,6 +218,27 @@ def _refuse_layer(layer: Layer, modules: Sequence[str]) -> None:
         )
         if quantized and module in QUANTIZED and not built_with_label(config, module):
             _refuse_quantized(config, where)
+
+
+def _refuse_drawn(layer: Layer, module: str, modules: Sequence[str], where: str) -> None:
+    for other in OVERLAPPING.get(module, ()):
+        if other in modules:
+            text = f"{where} and {other} would discard or replay the same tensor"
+            raise _refusal("apply-overlapping", text)
+    if module == MLP_ACT and not has_linears(layer.module):
+        raise _refusal("apply-no-effect", f"{where}: the layer has no plain dense MLP")
+    if module != NORM_ACT:
+        return
+    if getattr(layer.config, "fused_residual_rmsnorm", False):
+        text = f"{where}: a fused norm also returns the residual, which must not be discarded"
+        raise _refusal("apply-fused-residual", text)
+    if any(True for _ in norms_with_linears(layer.module)):
+        return
+    if norms_in_linears(layer.module):
+        text = f"{where}: the norm runs inside Transformer Engine's linear, which keeps its output itself"
+        raise _refusal("apply-fused-norm", text)
+    text = f"{where}: no norm of this layer feeds one linear of the local spec alone"
+    raise _refusal("apply-no-effect", text)
 
 
 def _refuse_label(layer: Layer, module: str, where: str, *, built_with: bool) -> None:
@@ -246,19 +272,18 @@ def _refuse_quantized(config: Any, where: str) -> None:
     raise _refusal("apply-quantized", text)
 
 
-def _has_linears(layer: Any) -> bool:
-    mlp = getattr(layer, "mlp", None)
-    return type(mlp).__name__ == "MLP" and hasattr(mlp, "linear_fc1")
-
-
 def _set_layer(applied: Applied, layer: Layer, modules: Sequence[str]) -> None:
     for boundary in BOUNDARIES:
         for switch in boundary.switches(layer.module):
             if bool(getattr(switch.module, switch.attribute, False)) != (boundary.label in modules):
                 applied.set(switch.module, switch.attribute, boundary.label in modules)
-    _draw(applied, layer.module, WHOLE_LAYER, _checkpointed_layer, drawn=WHOLE_LAYER in modules)
-    if _has_linears(layer.module) and not is_moe(layer.module):
-        _draw(applied, layer.module.mlp, MLP_ACT, _discarded_activation, drawn=MLP_ACT in modules)
+    _draw(applied, layer.module, WHOLE_LAYER, checkpointed_layer, drawn=WHOLE_LAYER in modules)
+    if has_linears(layer.module):
+        _draw(applied, layer.module.mlp, MLP_ACT, discarded_activation, drawn=MLP_ACT in modules)
+    for norm, linear in norms_with_linears(layer.module):
+        pair, drawn = NormAndLinear(norm, linear), NORM_ACT in modules
+        _draw(applied, norm, NORM_ACT, pair.norm_forward, drawn=drawn)
+        _draw(applied, linear, NORM_ACT, pair.linear_forward, drawn=drawn)
 
 
 def _draw(
@@ -278,86 +303,6 @@ def _draw(
     elif is_drawn and not drawn:
         ours = module.forward
         applied.set(module, "forward", ours.__wrapped__)
-
-
-def _checkpointed_layer(layer: Any) -> Callable[..., Any]:
-    """Return a forward that replays the whole layer in backward, as ``full/block`` does."""
-    from megatron.core import tensor_parallel
-
-    forward = layer.forward
-
-    @functools.wraps(forward)
-    def replayed(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        if not layer.training or kwargs.get("inference_context") is not None:
-            return forward(hidden_states, *args, **kwargs)
-        context = kwargs.pop("context", None)
-
-        def run(hidden: Any, outer: Any) -> Any:
-            return forward(hidden, *args, context=outer, **kwargs)
-
-        distribute = bool(getattr(layer.config, "distribute_saved_activations", False))
-        return tensor_parallel.checkpoint(run, distribute, hidden_states, context)
-
-    return replayed
-
-
-class _Between:
-    """Stands for an MLP with other linears: its forward is what lies between them.
-
-    Args:
-        mlp: The real one; everything else is asked of it.
-        first: In place of its first linear.
-        second: In place of its second linear.
-    """
-
-    def __init__(self, mlp: Any, first: Any, second: Any) -> None:
-        self._mlp = mlp
-        self.linear_fc1 = first
-        self.linear_fc2 = second
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._mlp, name)
-
-
-def _discarded_activation(mlp: Any) -> Callable[..., Any]:
-    """Return a forward that discards the activation's output after the second linear took it.
-
-    The activation is run again when that linear's gradient is there, by Megatron's own
-    ``CheckpointWithoutOutput``: what ``moe_act`` does for experts.
-    """
-    import torch
-    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
-
-    class Returns(torch.nn.Module):  # type: ignore[misc]
-        """A linear that returns what it was made with; without it, its input and no bias."""
-
-        def __init__(self, pair: tuple[Any, Any] | None = None) -> None:
-            super().__init__()
-            self.pair = pair
-
-        def forward(self, given: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-            return (given, None) if self.pair is None else self.pair
-
-    forward = mlp.forward
-    between = type(mlp).forward
-
-    @functools.wraps(forward)
-    def discarding(hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        if not mlp.training:
-            return forward(hidden_states, *args, **kwargs)
-
-        def activate(first: Any, bias: Any) -> Any:
-            stand_in = _Between(mlp, Returns((first, bias)), Returns())
-            return between(stand_in, hidden_states.detach(), *args, **kwargs)[0]
-
-        first, bias = mlp.linear_fc1(hidden_states)
-        checkpoint = CheckpointWithoutOutput()
-        activation = checkpoint.checkpoint(activate, first, bias)
-        output, output_bias = mlp.linear_fc2(activation)
-        checkpoint.discard_output_and_register_recompute(output)
-        return output, output_bias
-
-    return discarding
 
 
 def _refusal(rule: str, message: str) -> InputError:

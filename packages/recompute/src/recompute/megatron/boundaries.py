@@ -16,6 +16,11 @@ WHOLE_LAYER: Final = "full"
 """Boundary around a whole layer, as ``full/block`` draws it."""
 MLP_ACT: Final = "mlp_act"
 """Boundary that Megatron has no label for: the activation between the two linears of a dense MLP."""
+NORM_ACT: Final = "norm_act"
+"""Boundary that Megatron has no label for: the output of a norm that one linear of the local spec reads,
+gone from that linear's forward to its backward."""
+OVERLAPPING: Final = {MLP_ACT: ("mlp",), NORM_ACT: ("layernorm", "mlp")}
+"""Boundary that we draw -> labels that draw around the same tensors."""
 MARK: Final = "_recompute_boundary"
 """Attribute of a forward that we put in place: the name of its boundary."""
 
@@ -146,6 +151,42 @@ def is_identity(module: Any) -> bool:
     return module is None or type(module).__name__ in {"IdentityOp", "IdentityFuncOp"}
 
 
+def has_linears(layer: Any) -> bool:
+    """Say whether a layer's MLP is a plain dense one with its two linears."""
+    mlp = getattr(layer, "mlp", None)
+    return type(mlp).__name__ == "MLP" and hasattr(mlp, "linear_fc1") and not is_moe(layer)
+
+
+def _norms(layer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the norms of a layer whose output one linear alone reads, with that linear."""
+    attention: Any = getattr(layer, "self_attention", None)
+    if attention is not None and hasattr(attention, "linear_qkv"):
+        yield getattr(layer, "input_layernorm", None), attention.linear_qkv
+    if has_linears(layer):
+        yield getattr(layer, "pre_mlp_layernorm", None), layer.mlp.linear_fc1
+
+
+def norms_with_linears(layer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield norms that are modules of their own before a linear of the local spec.
+
+    That linear keeps its input and nothing else of it (NVIDIA/Megatron-LM core_v0.19.0
+    megatron/core/tensor_parallel/layers.py LinearWithGradAccumulationAndAsyncCommunication).
+    """
+    for norm, linear in _norms(layer):
+        if not is_identity(norm) and type(linear).__name__ == "ColumnParallelLinear":
+            yield norm, linear
+
+
+def norms_in_linears(layer: Any) -> bool:
+    """Say whether a linear runs its norm itself.
+
+    Transformer Engine's does both in one autograd function and keeps the norm's output besides its input
+    (TransformerEngine v2.20 transformer_engine/pytorch/module/layernorm_linear.py
+    ``_LayerNormLinear.forward``): nowhere between them can a boundary be drawn.
+    """
+    return any(is_identity(norm) and "LayerNorm" in type(x).__name__ for norm, x in _norms(layer))
+
+
 def active_boundaries(layer: Layer) -> tuple[str, ...]:
     """Return the boundaries that will act when a layer runs, stock labels first."""
     found = [
@@ -155,12 +196,13 @@ def active_boundaries(layer: Layer) -> tuple[str, ...]:
     ]
     if getattr(layer.module, "moe_layer_recompute", False) and "moe" not in found:
         found.append("moe")  # the wrapper around partial CUDA graphs
+    norms = (norm for norm, _ in norms_with_linears(layer.module))
     found += [
         mark
-        for module in (layer.module, getattr(layer.module, "mlp", None))
+        for module in (layer.module, getattr(layer.module, "mlp", None), *norms)
         if (mark := mark_of(module)) is not None
     ]
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def mark_of(module: Any) -> str | None:

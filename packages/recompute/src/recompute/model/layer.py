@@ -35,6 +35,16 @@ def norm_region(norm: str, hook: str) -> Region:
     return Region(label="layernorm", mechanism=Mechanism.DISCARD, first=norm, last=norm, hook=hook)
 
 
+def norm_act_region(norm: str, linear: str) -> Region:
+    """One norm whose output is discarded as soon as the linear that alone reads it has run.
+
+    Megatron has no such boundary: its ``layernorm`` brings the output back before the backward of the
+    whole sublayer. Per-layer plans draw it in layers of the local spec, whose linears keep their input.
+    Transformer Engine runs norm and linear in one function that keeps the output itself.
+    """
+    return Region(label="norm_act", mechanism=Mechanism.DISCARD, first=norm, last=norm, hook=linear)
+
+
 # --- sublayers
 
 
@@ -43,6 +53,7 @@ def _attention(model: ModelConfig, shape: Shape, source: str, target: str) -> Pa
     regions = [core_attention_region()]
     if model.transformer_impl == "local":
         regions.append(norm_region("input_layernorm", "self_attention.linear_proj"))
+        regions.append(norm_act_region("input_layernorm", "self_attention.linear_qkv"))
     return ops, tuple(regions)
 
 
@@ -76,6 +87,7 @@ def _mlp(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
     regions = [mlp_region(model), mlp_act_region(ops)]
     if model.transformer_impl == "local":
         regions.append(norm_region("pre_mlp_layernorm", "mlp.linear_fc2"))
+        regions.append(norm_act_region("pre_mlp_layernorm", "mlp.linear_fc1"))
     return ops, tuple(regions)
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 WHOLE_LAYER = "full"
 """Boundary around a whole layer, as ``full/block`` draws it, in the ``modules`` of a span."""
 
-ENCLOSING = {"mlp_act": "mlp"}
-"""Boundary that Megatron lacks -> the label that already contains it."""
+ENCLOSING = {"mlp_act": ("mlp",), "norm_act": ("layernorm", "mlp")}
+"""Boundary that Megatron lacks -> labels that already contain it or that it cannot be drawn beside."""
 
 MAX_OPTIONS = 8
 """Boundaries kept for mixing, evenly over the Pareto front of bytes kept and cost, besides the one of
@@ -94,15 +94,17 @@ def _options(judge: Judge, stock: Sequence[Outcome]) -> list[Option]:
 
 def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:
     """Yield what a layer may recompute: label subsets, each with boundaries that Megatron lacks, all."""
-    extra = _without_a_label(judge)
+    lacking = _without_a_label(judge)
+    counts = range(len(lacking) + 1)
+    extras = [e for count in counts for e in itertools.combinations(lacking, count)]
     for outcome in stock:
         if outcome.choice.recompute_granularity == "full":
             continue
         modules = outcome.choice.recompute_modules
-        yield modules
-        for label in extra:
-            if ENCLOSING.get(label) not in modules:
-                yield (*modules, label)
+        for extra in extras:
+            around = {label for name in extra for label in ENCLOSING.get(name, ())}
+            if not around.intersection(modules):
+                yield (*modules, *extra)
     if any(outcome.choice.recompute_granularity == "full" for outcome in stock):
         yield (WHOLE_LAYER,)
 
