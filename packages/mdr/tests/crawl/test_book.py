@@ -65,6 +65,20 @@ def test_asking_again_changes_only_the_turn(stores: Stores, book: Book, clock: C
     assert len(book.rows()) == 1
 
 
+def test_who_asked_is_in_the_audit_trail(stores: Stores) -> None:
+    from mdr.registry.events import events
+
+    ask(stores)
+    ask(stores)
+    found = [
+        (each.actor, each.action, each.subject, each.details["new"]) for each in events(stores)
+    ]
+    assert found == [
+        ("somebody", "source.ask", "github.com/acme/tools", True),
+        ("somebody", "source.ask", "github.com/acme/tools", False),
+    ]
+
+
 def test_asking_for_what_runs_changes_nothing(stores: Stores, book: Book) -> None:
     row = begun(book, ask(stores).id)
     assert ask(stores).state == "running"

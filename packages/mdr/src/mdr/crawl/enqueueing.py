@@ -9,6 +9,7 @@ from sqlalchemy import and_, insert, select, update
 
 from mdr.crawl.rhythm import FIRST_PERIOD
 from mdr.errors import UsageError
+from mdr.registry.events import record
 from mdr.source.locate import Location, Reach, locate
 from mdr.store.engine import writing
 from mdr.store.schedule import CrawlRow, crawl_row, crawls
@@ -67,6 +68,13 @@ def enqueue(
             values |= {"attempts": 0} if row.state == "dead" else {}
             connection.execute(update(crawls).where(crawls.c.id == row.id).values(**values))
         found = _find(connection, location)
+        record(
+            connection,
+            actor=by,
+            action="source.ask",
+            subject=f"{location.host}/{location.repository.lower()}",
+            details={"source": source, "priority": priority, "new": row is None},
+        )
     assert found is not None  # inserted above, or by another at the same moment
     return found
 
