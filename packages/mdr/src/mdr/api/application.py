@@ -90,7 +90,9 @@ async def _invalid(request: Request, error: RequestValidationError) -> ProblemRe
 
 
 async def _http(request: Request, error: HTTPException) -> ProblemResponse:
-    """Describe what the router itself refuses."""
+    """Describe what the router itself refuses, or what it met while it read a body."""
+    if isinstance(error.__cause__, MdrError):
+        return await _ours(request, error.__cause__)
     if error.status_code == 404:
         return await _ours(
             request,

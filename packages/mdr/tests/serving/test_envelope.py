@@ -1,0 +1,148 @@
+"""What every answer carries, and what is refused before a route is asked."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+from served import client
+from starlette.testclient import TestClient
+from web_site import GREET
+
+from mdr.serving.clients import MAX_CLIENTS, Clients
+from mdr.serving.options import networks
+from mdr.settings import Settings
+
+PATHS = ["/", f"/a/{GREET}", f"/api/v1/artifacts/{GREET}", "/nope", "/api/v1/nope", "/healthz"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_is_guarded(api: TestClient, path: str) -> None:
+    headers = api.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert len(headers["x-request-id"]) == 16
+    assert "strict-transport-security" not in headers
+    assert "server" not in headers
+
+
+def test_a_given_request_id_is_kept_and_a_hostile_one_is_not(api: TestClient) -> None:
+    assert (
+        api.get("/healthz", headers={"x-request-id": "abc-123-def"}).headers["x-request-id"]
+        == "abc-123-def"
+    )
+    for bad in ("x", "a b c d e f g", "x" * 65, '"><script>'):
+        assert api.get("/healthz", headers={"x-request-id": bad}).headers["x-request-id"] != bad
+
+
+def test_https_is_told_to_stay_when_a_trusted_proxy_says_so(settings: Settings) -> None:
+    forwarded = {"x-forwarded-proto": "https"}
+    with client(settings) as plain:
+        assert "strict-transport-security" not in plain.get("/healthz", headers=forwarded).headers
+    from mdr.answers.answer import Scope
+
+    trusting = Clients(0, networks(("10.0.0.0/8",)))
+    scope: Scope = {
+        "client": ("10.1.2.3", 1),
+        "headers": [(b"x-forwarded-proto", b"https")],
+        "scheme": "http",
+    }
+    trusting.identify(scope)
+    assert scope["scheme"] == "https"
+
+
+def test_pages_of_any_origin_may_read_and_none_may_write(api: TestClient) -> None:
+    origin = {"origin": "https://elsewhere.example"}
+    assert (
+        api.get(f"/api/v1/artifacts/{GREET}", headers=origin).headers["access-control-allow-origin"]
+        == "*"
+    )
+    asked = api.options(
+        "/api/v1/sources", headers={**origin, "access-control-request-method": "POST"}
+    )
+    assert asked.status_code == 204
+    assert "authorization" not in asked.headers["access-control-allow-headers"].lower()
+    assert "access-control-allow-credentials" not in asked.headers
+    assert "access-control-allow-origin" not in api.get("/", headers=origin).headers
+
+
+def test_too_long_an_address_and_too_large_a_body_are_problems(api: TestClient) -> None:
+    answer = api.get("/api/v1/artifacts?q=" + "x" * 9_000)
+    assert (answer.status_code, answer.json()["code"]) == (414, "uri-too-long")
+    answer = api.post("/api/v1/verify", content=b"x" * 300_000)
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+
+    def chunks() -> object:
+        yield from [b"x" * 100_000] * 4
+
+    answer = api.post("/api/v1/verify", content=chunks())  # type: ignore[arg-type]
+    assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+
+
+def test_a_method_that_a_route_has_not_is_405_with_what_it_has(api: TestClient) -> None:
+    answer = api.delete("/api/v1/resolve")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method-not-allowed")
+    assert "GET" in answer.headers["allow"]
+
+
+def test_a_client_over_its_rate_waits_and_another_does_not(settings: Settings) -> None:
+    with client(settings, rate=1.0, trusted_proxies=(ip_network("0.0.0.0/0"),)) as api:
+        for _ in range(4):
+            assert api.get("/healthz").status_code == 200
+        answer = api.get("/healthz")
+        assert (answer.status_code, answer.json()["code"]) == (429, "rate-limited")
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scope(address: str) -> dict[str, object]:
+    return {"client": (address, 1), "headers": []}
+
+
+def test_an_allowance_comes_back_with_time_and_never_more_than_whole() -> None:
+    clock = Clock()
+    clients = Clients(10.0, now=clock)
+    assert [clients.wait(scope("192.0.2.1")) for _ in range(40)] == [None] * 40
+    assert clients.wait(scope("192.0.2.1")) == pytest.approx(0.1)
+    clock.now = 0.1
+    assert clients.wait(scope("192.0.2.1")) is None
+    clock.now = 10_000.0
+    assert [clients.wait(scope("192.0.2.1")) is None for _ in range(41)] == [True] * 40 + [False]
+
+
+def test_an_ipv6_network_is_one_client_and_loopback_is_free_unless_told() -> None:
+    clients = Clients(1.0, now=Clock())
+    for number in range(4):
+        assert clients.wait(scope(f"2001:db8::{number:x}")) is None
+    assert clients.wait(scope("2001:db8::ffff")) is not None
+    assert clients.wait(scope("2001:db8:0:1::1")) is None
+    free = Clients(None, now=Clock())
+    assert {free.wait(scope("::ffff:127.0.0.1")) for _ in range(1_000)} == {None}
+
+
+def test_a_forged_chain_of_proxies_ends_at_the_first_that_is_not_trusted() -> None:
+    clients = Clients(0, networks(("10.0.0.0/8",)))
+    for sender, header, seen in [
+        ("10.0.0.1", b"6.6.6.6, 192.0.2.9, 10.0.0.2", "192.0.2.9"),
+        ("10.0.0.1", b"nonsense", "10.0.0.1"),
+        ("10.0.0.1", b"192.0.2.9, nonsense, 10.0.0.2", "10.0.0.2"),
+        ("192.0.2.7", b"10.0.0.3", "192.0.2.7"),
+    ]:
+        found = {"client": (sender, 1), "headers": [(b"x-forwarded-for", header)]}
+        clients.identify(found)
+        assert found["client"][0] == seen
+
+
+def test_memory_of_clients_is_bounded() -> None:
+    clients = Clients(1.0, now=Clock())
+    for number in range(MAX_CLIENTS + 10):
+        clients.wait(scope(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"))
+    assert len(clients._buckets) == MAX_CLIENTS

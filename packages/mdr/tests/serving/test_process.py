@@ -1,0 +1,169 @@
+"""``mdr serve`` as a process: its address, its end, its limits on the wire, its log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from served import Running, running
+from web_site import GREET, SECOND
+
+from mdr.digest import sha256
+from mdr.settings import Settings
+
+BLOB = f"/api/v1/blob/{sha256(SECOND)}"
+
+
+@pytest.fixture
+def server(settings: Settings, tmp_path: Path) -> Iterator[Running]:
+    with running(settings.data, folder=tmp_path) as found:
+        yield found
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - loopback
+        data: bytes = answer.read()
+        return data
+
+
+def raw(server: Running, sent: bytes, *, close: bool = False) -> bytes:
+    """Send bytes and read until the other side closes."""
+    parts = urlsplit(server.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        connection.sendall(sent)
+        if close:
+            connection.shutdown(socket.SHUT_WR)
+        found = b""
+        while piece := connection.recv(65536):
+            found += piece
+        return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_its_address_and_ends_with_0(server: Running, number: int) -> None:
+    assert get(server.url + BLOB) == SECOND
+    assert server.stop(number) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_badge_views_survive_the_end(server: Running, settings: Settings, tmp_path: Path) -> None:
+    get(f"{server.url}/badge/{GREET}.svg")
+    assert server.stop() == 0
+    with running(settings.data, folder=tmp_path) as again:
+        shown = json.loads(get(f"{again.url}/api/v1/artifacts/{GREET}"))
+    assert shown["artifact"]["badge_views_30d"] >= 1
+
+
+def test_a_request_that_runs_is_finished_before_the_end(server: Running) -> None:
+    parts = urlsplit(server.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        body = json.dumps({"hashes": [sha256(SECOND)]}).encode()
+        head = f"POST /api/v1/verify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:10])
+        assert get(f"{server.url}/healthz")  # the head of the other request was read before this
+        server.process.send_signal(signal.SIGTERM)
+        connection.sendall(body[10:])
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert server.process.wait(60) == 0
+
+
+def test_several_processes_share_the_port_and_a_dead_one_is_replaced(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with running(settings.data, "--workers", "2", folder=tmp_path) as server:
+        assert get(server.url + BLOB) == SECOND
+        children = subprocess.run(
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(server.process.pid)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()
+        workers = [int(line.split()[0]) for line in children if "spawn_main" in line]
+        assert len(workers) == 2
+        subprocess.run(["kill", "-9", str(workers[0])], check=True)
+        for _ in range(20):
+            assert get(server.url + BLOB) == SECOND
+        text = get(f"{server.url}/metrics").decode()
+        assert "mdr_http_requests_total" in text
+        assert server.stop() == 0
+
+
+def test_a_taken_port_is_exit_3_with_a_hint(server: Running, settings: Settings) -> None:
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "mdr", "serve", "--port", port, "--data", str(settings.data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "[port-taken]" in done.stderr
+    assert "--port 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--host", "no.such.host.invalid"), 2),
+        (("--trust-proxy", "nonsense"), 2),
+        (("--public-url", "ftp://x"), 2),
+        (("--registry", "https://elsewhere.example"), 2),
+        (("--database", "mysql://x"), 2),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_served(
+    tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "mdr",
+        "serve",
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "d"),
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000, b"431"),
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nhost: x\r\n\r\n", b"400"),
+        (b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n", b"400"),
+    ],
+)
+def test_what_is_not_http_is_refused_and_closed(
+    server: Running, sent: bytes, status: bytes
+) -> None:
+    assert raw(server, sent).split(b" ")[1] == status
+    assert get(f"{server.url}/healthz")
+
+
+def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
+    one = f"GET {BLOB} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    found = raw(server, one + one + last)
+    assert found.count(b"HTTP/1.1 200") == 3
+    assert found.endswith(b'"status":"ok"}')
+
+
+def test_the_log_is_json_and_knows_nobody(server: Running) -> None:
+    get(f"{server.url}/api/v1/artifacts?q=verysecretwords")
+    server.stop()
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    (line,) = [each for each in lines if each.get("route") == "/api/v1/artifacts"]
+    assert (line["event"], line["method"], line["status"]) == ("request", "GET", 200)
+    assert "verysecretwords" not in server.log.read_text()
+    assert "127.0.0.1" not in server.log.read_text()
