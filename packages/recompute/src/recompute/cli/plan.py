@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -60,88 +61,107 @@ MANY = "--workers and --cluster are about tables and --joint: one plan is made h
 @click.option("--html", metavar="FILE", help="Write a page with the picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def command(  # noqa: PLR0917 - click passes by name
-    ctx: click.Context,
-    job: str,
-    overrides: tuple[str, ...],
-    budget: str | None,
-    gpu: str | None,
-    sweeps: tuple[str, ...],
-    margin: str | None,
-    is_joint: bool,
-    per_layer: bool,
-    top: int | None,
-    mcore: str | None,
-    calibrate: str | None,
-    expert_load: float | None,
-    workers: int | None,
-    cluster: str | None,
-    html: str | None,
-    as_json: bool,
-) -> None:
+def command(ctx: click.Context, /, **given: Any) -> None:
     """Choose the cheapest recompute that fits every rank of JOB.
 
     JOB is a job file in any accepted form, recipe:NAME or - for standard input; overrides are
     section.field=value. The memory to fit is --budget (compared with allocated bytes), or that of --gpu
     or hardware.gpu (compared with what the allocator will reserve). Exit code 1: nothing fits.
     """
-    from recompute.cli.reading import read_job
-
-    corrects = (calibrate, expert_load) != (None, None)
-    several = (workers, cluster) != (None, None)
-    _refuse_together(
-        is_joint=is_joint, sweeps=sweeps, html=html, corrects=corrects, per_layer=per_layer
-    )
-    if workers is not None and cluster is not None:
-        raise click.UsageError("give --workers or --cluster, not both")
-    if is_joint:
-        from recompute.cli.plan_joint import print_joint
-        from recompute.cli.workers import working
-
-        config = read_job(job, overrides, mcore=mcore)
-        with working(workers, cluster) as staff:
-            code = print_joint(
-                config, budget, gpu, margin, top or 10, workers=staff, as_json=as_json
-            )
-        ctx.exit(code)
+    asked = Asked(**given)
+    _refuse_together(asked)
+    if asked.is_joint:
+        ctx.exit(_joint(asked))
     from recompute.cli import plan_table
 
-    if plan_table.asks_for_table(budget, gpu, sweeps):
-        if corrects:
-            raise click.UsageError(ONE_PLAN)
-        options = plan_table.Options(
-            path=job,
-            overrides=overrides,
-            budget=budget,
-            gpu=gpu,
-            sweeps=sweeps,
-            margin=margin,
-            per_layer=per_layer,
-            mcore=mcore,
-            as_json=as_json,
-            html=html,
-            workers=workers,
-            cluster=cluster,
+    if plan_table.asks_for_table(asked.budget, asked.gpu, asked.sweeps):
+        ctx.exit(_table(asked))
+    ctx.exit(_one(asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line said."""
+
+    job: str
+    overrides: tuple[str, ...]
+    budget: str | None
+    gpu: str | None
+    sweeps: tuple[str, ...]
+    margin: str | None
+    is_joint: bool
+    per_layer: bool
+    top: int | None
+    mcore: str | None
+    calibrate: str | None
+    expert_load: float | None
+    workers: int | None
+    cluster: str | None
+    html: str | None
+    as_json: bool
+
+    @property
+    def corrects(self) -> bool:
+        """Say whether predictions are corrected for one job."""
+        return self.calibrate is not None or self.expert_load is not None
+
+
+def _joint(asked: Asked) -> int:
+    from recompute.cli.plan_joint import print_joint
+    from recompute.cli.reading import read_job
+    from recompute.cli.workers import working
+
+    job = read_job(asked.job, asked.overrides, mcore=asked.mcore)
+    with working(asked.workers, asked.cluster) as staff:
+        return print_joint(
+            job,
+            asked.budget,
+            asked.gpu,
+            asked.margin,
+            asked.top or 10,
+            workers=staff,
+            as_json=asked.as_json,
         )
-        ctx.exit(plan_table.print_table(options))
-    if several:
-        raise click.UsageError(MANY)
+
+
+def _table(asked: Asked) -> int:
+    from recompute.cli import plan_table
+
+    return plan_table.print_table(
+        plan_table.Options(
+            path=asked.job,
+            overrides=asked.overrides,
+            budget=asked.budget,
+            gpu=asked.gpu,
+            sweeps=asked.sweeps,
+            margin=asked.margin,
+            per_layer=asked.per_layer,
+            mcore=asked.mcore,
+            as_json=asked.as_json,
+            html=asked.html,
+            workers=asked.workers,
+            cluster=asked.cluster,
+        )
+    )
+
+
+def _one(asked: Asked) -> int:
     from recompute.cli.predictors import predictor_of
+    from recompute.cli.reading import read_job
     from recompute.search.plan import plan
     from recompute.search.types import Status
 
-    config = read_job(job, overrides, mcore=mcore)
+    job = read_job(asked.job, asked.overrides, mcore=asked.mcore)
     answer = plan(
-        config,
-        budget,
-        gpu=gpu,
-        margin=margin,
-        per_layer=per_layer,
-        predictor_of=predictor_of(config, calibrate, expert_load),
+        job,
+        asked.budget,
+        gpu=asked.gpu,
+        margin=asked.margin,
+        per_layer=asked.per_layer,
+        predictor_of=predictor_of(job, asked.calibrate, asked.expert_load),
     )
-    _print_plan(answer, top=top, html=html, as_json=as_json)
-    if answer.status is Status.INFEASIBLE:
-        ctx.exit(1)
+    _print_plan(answer, top=asked.top, html=asked.html, as_json=asked.as_json)
+    return 1 if answer.status is Status.INFEASIBLE else 0
 
 
 def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: bool) -> None:
@@ -163,16 +183,18 @@ def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: boo
         click.echo(plan_text(answer, top=top))
 
 
-def _refuse_together(
-    *,
-    is_joint: bool,
-    sweeps: tuple[str, ...],
-    html: str | None,
-    corrects: bool,
-    per_layer: bool,
-) -> None:
+def _refuse_together(asked: Asked) -> None:
     """Refuse options that ask for two different answers."""
-    if is_joint and corrects:
+    from recompute.cli.plan_table import asks_for_table
+
+    several = asks_for_table(asked.budget, asked.gpu, asked.sweeps)
+    if asked.workers is not None and asked.cluster is not None:
+        raise click.UsageError("give --workers or --cluster, not both")
+    if asked.is_joint and asked.corrects:
         raise click.UsageError("--calibrate and --expert-load are about one layout, not --joint")
-    if is_joint and (sweeps or html is not None or per_layer):
+    if asked.is_joint and (asked.sweeps or asked.html is not None or asked.per_layer):
         raise click.UsageError("--joint goes with none of --sweep, --html and --per-layer")
+    if several and asked.corrects and not asked.is_joint:
+        raise click.UsageError(ONE_PLAN)
+    if (asked.workers, asked.cluster) != (None, None) and not (several or asked.is_joint):
+        raise click.UsageError(MANY)
