@@ -16,12 +16,11 @@ import study_report as report
 CLOSE: Final = 0.005
 """Of the activation part, where nothing is known to be off."""
 OFF: Final = {
-    ("dense-mtp", "*"): 0.07,
+    ("dense-mtp", "[]"): 0.01,
     ("dense-fp8-delayed", "*"): 0.015,
     ("dense-fp8-blockwise", "*"): 0.015,
     ("dense-offload", "*"): 0.11,
     ("moe-offload", "*"): 0.08,
-    ("dense-bias", "full/uniform/1"): 0.105,
     ("dense-fp8", "[mlp]"): 0.03,
     ("dense-fp8", "full/uniform/1"): 0.05,
     ("gqa-moe", "[moe]"): 0.02,

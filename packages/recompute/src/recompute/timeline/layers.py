@@ -179,12 +179,32 @@ class LayerBook:
             units += self._tower_units()
             units.append(unit_of("embedding", self.end("embedding", stage)[1]))
         units += self.layer_units(chunk, stage, choice)
+        after_mtp, after_head = self._shared_gradients(stage)
         units += [unit_of(*pair) for pair in self._mtp_profiles(chunk, choice)]
+        if chunk.mtp:
+            units[-1] = _leaving(units[-1], after_mtp)
         if chunk.head:
-            units.append(unit_of("head", self.end("head", stage)[1]))
+            units.append(_leaving(unit_of("head", self.end("head", stage)[1]), after_head))
         if units and not chunk.embedding and self.job.model.pipeline_model_parallel_size > 1:
             units[0] = self._fed(units[0])
         return tuple(units)
+
+    def _shared_gradients(self, stage: Stage) -> tuple[int, int]:
+        """Return the bytes of the embedding's gradient that wait from an MTP depth's backward on, or the head's.
+
+        Autograd adds up the gradients of a weight that is used several times before it hands them on
+        (torch/csrc/autograd/input_buffer.cpp): what the first use in backward leaves stays until the
+        embedding's own backward, the last of the step. Fused accumulation leaves nothing; in FSDP's
+        wrappers ends are not modelled so.
+        """
+        model, ddp = self.job.model, self.job.ddp
+        sharded = ddp is not None and (ddp.use_megatron_fsdp or ddp.use_torch_fsdp2)
+        if self.policy.fused or sharded or self.job.peft is not None or not stage.has_embedding:
+            return 0, 0
+        weight = self.shape.vocab * self.shape.hidden * self.shape.act
+        if model.share_embeddings_and_output_weights and stage.has_head:
+            return 0, 0 if self.policy.appear_in_backward else weight
+        return weight, 0
 
     def _fed(self, first: Unit) -> Unit:
         """Let a chunk hold its last input and that input's gradient until the next input arrives.
@@ -318,6 +338,11 @@ class LayerBook:
             for pair in (*self.actives(chunk, choice), *self.mtp_actives(chunk, choice)):
                 pairs[pair] = pairs.get(pair, 0) + 1
         return total((self.replay(*pair), times) for pair, times in pairs.items() if pair[1])
+
+
+def _leaving(unit: Unit, gradient: int) -> Unit:
+    """Let a unit leave a gradient for the rest of backward."""
+    return replace(unit, weight_grads=unit.weight_grads + gradient)
 
 
 def _whole(tapes: list[Tape], book: LayerBook) -> Wholes:
