@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mdr.artifact.types import Artifact, Kind
 from mdr.digest import sha256
 from mdr.registry.stores import Stores, open_stores
-from mdr.registry.telling import document
+from mdr.registry.telling import document, tell
 from mdr.settings import Settings
 from mdr.store.engine import writing
 from mdr.store.recording import ensure_source, record
@@ -83,15 +83,15 @@ def _texts(data: Path) -> list[bytes]:
 def _fill(stores: Stores, texts: Sequence[bytes], artifacts: int) -> None:
     chance = random.Random(1)  # noqa: S311 - a corpus that is the same every time
     paragraphs = [part for text in texts for part in text.split(b"\n\n")[1:]]
-    heads = [text.split(b"\n\n")[0] for text in texts]
+    heads = [(text.split(b"\n\n")[0], tell(text)) for text in texts]
     each = -(-artifacts // OWNERS)
     for owner in range(OWNERS):
         new, grades, documents = [], [], []
         repository = f"owner{owner}/skills"
         for number in range(min(each, artifacts - owner * each)):
-            data = b"\n\n".join(
-                [chance.choice(heads), *chance.choices(paragraphs, k=chance.randrange(10, 60))]
-            )
+            head, told = chance.choice(heads)
+            rest = chance.choices(paragraphs, k=chance.randrange(10, 60))
+            data = b"\n\n".join([head, *rest])
             name = f"skill-{chance.randrange(10**6)}-{number}"
             artifact = Artifact(
                 host="github.com",
@@ -121,7 +121,7 @@ def _fill(stores: Stores, texts: Sequence[bytes], artifacts: int) -> None:
                     penalty=0,
                 )
             )
-            documents.append(document(artifact, digest, data))
+            documents.append(document(artifact, digest, data, told))
         line = NewLine(
             head="0" * 40,
             branch="main",

@@ -1,6 +1,6 @@
 """Index a repository and die by SIGKILL at the N-th step that touches the disk. Run as a program.
 
-Arguments: data folder, repository, N. Every staged blob, every rename, every barrier, every database
+Arguments: data folder, repository, N, and a database's address or nothing. Every staged blob, every rename, every barrier, every database
 statement that writes and the moments around the commit are steps. Ends with status 0 when N is beyond
 the last step.
 """
@@ -50,5 +50,6 @@ counted(recording, "_insert")
 counted(recording, "_insert_missing")
 counted(recording, "record")
 counted(harvest, "harvest")
-settings = Settings(data=Path(sys.argv[1]), index_on_demand=False, workers=1)
+database = sys.argv[4] if len(sys.argv) > 4 else None
+settings = Settings(data=Path(sys.argv[1]), index_on_demand=False, workers=1, database=database)
 index_source(sys.argv[2], settings, name_as="acme/tools")

@@ -95,7 +95,7 @@ def _understood(found: Archive) -> None:
         columns = words.get("columns") if isinstance(words, dict) else None
         if not isinstance(columns, list):
             raise damaged("the manifest")
-        if not set(columns) <= known.get(name, set()):
+        if name not in known or not set(columns) <= known[name]:
             raise UsageError(
                 "backup-newer",
                 f"the backup has a table or column of {name[:80]!r} that this mdr does not know",

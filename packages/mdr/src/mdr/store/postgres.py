@@ -7,6 +7,7 @@ server itself, or a pooler in session mode.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,7 @@ def postgres_engine(text: str, pool: Pool, *, read_only: bool) -> Engine:
     """
     url = database_url(text)
     try:
-        import psycopg  # noqa: F401 - to tell that it is missing in words
+        import psycopg
     except ImportError as error:
         raise UsageError(
             "postgresql-missing",
@@ -78,6 +79,20 @@ def postgres_engine(text: str, pool: Pool, *, read_only: bool) -> Engine:
         hide_parameters=True,
     )
 
+    class SelfClosing(psycopg.Connection[Any]):
+        """Closes when collected, in the process that opened it: a pool that goes with its engine closes nothing."""
+
+        opened_by = 0
+
+        def __del__(self, _warn: Any = None, /) -> None:
+            if not self.closed and self.opened_by == os.getpid():
+                self.close()
+
+    def connect(_dialect: Any, _record: Any, words: list[Any], named: dict[str, Any]) -> Any:
+        connection = SelfClosing.connect(*words, **named)
+        connection.opened_by = os.getpid()
+        return connection
+
     def connected(connection: Any, _record: Any) -> None:
         settings = {
             "statement_timeout": f"{pool.statement_seconds}s",
@@ -90,6 +105,7 @@ def postgres_engine(text: str, pool: Pool, *, read_only: bool) -> Engine:
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.autocommit = False
 
+    event.listen(engine, "do_connect", connect)
     event.listen(engine, "connect", connected)
     return engine
 
