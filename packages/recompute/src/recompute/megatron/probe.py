@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -33,6 +33,7 @@ from recompute.measure.ledger import RowWriter, write_manifest
 from recompute.measure.row import Outcome
 from recompute.megatron.boundaries import layers_of, read_back
 from recompute.megatron.environment import environment
+from recompute.megatron.loops import TrainingLoops
 from recompute.megatron.meters import meter_of
 from recompute.megatron.record import Record, RunName
 from recompute.megatron.watch import Hooks, has_states
@@ -47,7 +48,7 @@ MAX_PENDING: Final = 64
 """Steps whose end the device has not reported yet, before one is waited for."""
 
 
-class MemoryProbe:
+class MemoryProbe(TrainingLoops):
     """Writes what one rank sees of one run.
 
     Args:
@@ -111,6 +112,7 @@ class MemoryProbe:
         self._pending: list[tuple[Any, Any, Any]] = []
         self._written = 0.0
         self._open = False
+        self._plan = self._given_candidate if told.get("apply") else None
 
     # --- around the loop
 
@@ -157,6 +159,10 @@ class MemoryProbe:
 
     def watch(self, model: Any, optimizer: Any = None) -> None:
         """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
+        if self._plan is not None:  # of a plan per layer that the user's own script was told
+            from recompute.megatron.apply import apply
+
+            apply(model, self._plan)
         with self._timed():
             self._model = model
             self._record.environment = environment(self._torch)  # Megatron Core is loaded by now
@@ -170,6 +176,10 @@ class MemoryProbe:
                 if self._given_candidate is None:
                     self._record.name = _renamed(self._name, seen)
             self._look(self._phase)
+
+    def at_close(self, undo: Callable[[], None]) -> None:
+        """Have something undone when the run ends."""
+        self._hooks.also(undo)
 
     # --- in the loop
 
@@ -235,30 +245,6 @@ class MemoryProbe:
     def kernels_took(self, seconds: float | None) -> None:
         """Take how long the device was busy in one step, where the loop has profiled one."""
         self._record.kernel_seconds = seconds
-
-    # --- as a callback of Megatron Bridge
-
-    def on_train_start(self, context: Any) -> None:
-        """Begin."""
-        if not self._open:
-            self.__enter__()
-        self.watch(context.model, context.optimizer)
-
-    def on_train_step_start(self, context: Any) -> None:
-        """Begin a step."""
-        self.step_begins()
-
-    def on_train_step_end(self, context: Any) -> None:
-        """End a step."""
-        losses = getattr(context, "loss_dict", None) or {}
-        bad = any(not _is_finite(value) for value in losses.values())
-        self.step_ends(
-            math.nan if bad else None, skipped=bool(getattr(context, "skipped_iter", False))
-        )
-
-    def on_train_end(self, context: Any) -> None:
-        """End the run as a pass. A run that fails before leaves its last row, which says where."""
-        self.close()
 
     # --- inside
 

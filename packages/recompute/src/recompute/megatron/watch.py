@@ -22,6 +22,10 @@ class Hooks:
         while self._undo:
             self._undo.pop()()
 
+    def also(self, undo: Callable[[], None]) -> None:
+        """Have something else undone with the hooks."""
+        self._undo.append(undo)
+
     def on_model(self, model: Any, tell: Tell) -> None:
         """Tell ``forward`` when a chunk begins, ``loss`` at its output layer, ``backward`` after it.
 
