@@ -393,12 +393,17 @@ def spread(errors: Sequence[float], unit: str) -> str:
 
 
 def ordered_pairs(compared: Sequence[Compared]) -> tuple[int, int]:
-    """Count the pairs of one job whose peaks are ordered as measured, of those that differ by 0.1 %."""
+    """Count the pairs of one job whose peaks are ordered as measured, of those that differ by 0.1 %.
+
+    Rows of one choice are the same run twice, on other machines: nothing to order.
+    """
     right = every = 0
     for index, left in enumerate(compared):
         for other in compared[index + 1 :]:
             first, second = left.measured_activation, other.measured_activation
             if left.row.job is not other.row.job or first is None or second is None:
+                continue
+            if left.row.choice == other.row.choice:
                 continue
             if abs(first - second) <= 0.001 * max(first, second):
                 continue

