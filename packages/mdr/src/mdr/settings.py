@@ -61,6 +61,8 @@ class Settings:
     """Let http(s), ssh and git sources resolve to private addresses."""
     github_api: str = "https://api.github.com"
     github_token: str | None = field(default=None, repr=False)
+    github_silent_until: int | None = None
+    """Unix time before which GitHub's API is not asked, because it said so about another repository."""
     workers: int = 0
     """Processes that read and audit; 0 means one per core."""
     database: str | None = field(default=None, repr=False)

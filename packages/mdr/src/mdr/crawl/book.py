@@ -151,6 +151,16 @@ class Book:
             count(connection, _name(outcome))
         return True
 
+    def silence(self, server: str, until: int) -> None:
+        """Ask nothing of ``server`` before a time; a longer silence that was agreed on stays."""
+        with writing(self.engine) as connection:
+            pause(connection, server, until)
+
+    def silent_until(self, server: str) -> int | None:
+        """Return until when ``server`` wants silence, ``None`` when it wants none."""
+        with Index(self.engine).reading() as connection:
+            return paused_until(connection, server, self._clock())
+
     def heal(self, alive: ColumnElement[bool] | None = None) -> int:
         """Give back what dead workers held; it is due at once.
 

@@ -7,6 +7,7 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from mdr.crawl.isolated import CRAWL_SECONDS, Errand, crawl_apart
 from mdr.crawl.manners import HORIZON, Manners
@@ -86,8 +87,7 @@ class Crawling:
 
     async def _outcome(self, row: CrawlRow) -> Outcome:
         try:
-            errand = await asyncio.to_thread(self._errand, row)
-            return await crawl_apart(errand, self._progress(row), self._crashed)
+            return await self._apart(row)
         except MdrError as error:
             return Postponed(seconds=OWN_FAULT_PAUSE, code=error.code, message=error.message)
         except OSError as error:  # no process can be started
@@ -97,15 +97,37 @@ class Crawling:
             LOG.exception("a crawl failed by a fault of this program")
             return Failed(code="crawl-bug", message=type(error).__name__)
 
+    async def _apart(self, row: CrawlRow) -> Outcome:
+        errand = await asyncio.to_thread(self._errand, row)
+        outcome = await crawl_apart(errand, self._progress(row), self._crashed)
+        if isinstance(outcome, Crawled):
+            await asyncio.to_thread(self._share_limit, outcome)
+        return outcome
+
     def _crashed(self, words: str) -> None:
         LOG.error("the process of a crawl died: %s", words)
+
+    def _share_limit(self, done: Crawled) -> None:
+        """Tell all workers when GitHub's API wants silence: it told one crawl, and means all."""
+        known = self._stores.index.source(done.host, done.repository)
+        if known is not None and known.retry_after is not None:
+            self.book.silence(self._api, known.retry_after)
+
+    @property
+    def _api(self) -> str:
+        return f"api:{urlsplit(self._settings.github_api).hostname or ''}"
 
     def _errand(self, row: CrawlRow) -> Errand:
         known = self._stores.index.source(row.host, row.repository_key)
         return Errand(
             source=row.source,
             name_as=row.name_as,
-            settings=replace(self._settings, index_on_demand=True, read_only=False, registry=None),
+            settings=replace(
+                self._settings,
+                read_only=False,
+                registry=None,
+                github_silent_until=self.book.silent_until(self._api),
+            ),
             known_head=None if known is None else known.head,
             seconds=self.orders.crawl_seconds,
         )

@@ -171,6 +171,8 @@ def _ask_host(
     """Ask GitHub about a repository of its own; other hosts say nothing."""
     if not location.is_github or location.server != location.host:
         return location, None, ()
+    if settings.github_silent_until is not None and settings.github_silent_until > time.time():
+        return location, None, ()
     from mdr.registry.github_words import ask
 
     return ask(location, known.source if known is not None else None, settings, named=named)
