@@ -174,3 +174,12 @@ def test_pictures_are_those_of_the_figures(dense: str, moe: str, tmp_path: Path)
         page = tmp_path / "page.html"
         said = row(explained(job, *options, "--html", str(page)))[1]
         assert picture_peak(page) == pytest.approx(said / 2**30, abs=0.02)
+
+
+def test_a_ledger_with_times_sets_the_step_time() -> None:
+    examples = Path(__file__).resolve().parents[4] / "examples"
+    arguments = ("plan", str(examples / "llama3-8b-h200.yaml"), "--budget", "20GiB", "--json")
+    _, out, _ = run(*arguments, "--calibrate", str(examples / "ledger-per-layer"))
+    answer = json.loads(out)
+    assert answer["control_seconds"] == pytest.approx(0.192, abs=0.001)
+    assert any(item["id"] == "step-calibration" for item in answer["assumptions"])

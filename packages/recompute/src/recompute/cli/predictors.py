@@ -33,7 +33,7 @@ calibrate_option = click.option(
     "--calibrate",
     metavar="FILE",
     help="Correct the prediction by a run of JOB as it is: a ledger, rows of one, a log with memory "
-    "reports, or a memory snapshot.",
+    "reports, or a memory snapshot. Times of a ledger scale the step time.",
 )
 expert_load_option = click.option(
     "--expert-load",
@@ -92,6 +92,8 @@ def measured_runs(path: str, job: JobConfig) -> tuple[Measured, ...]:
 
 def _of_rows(rows: tuple[Row, ...]) -> tuple[Measured, ...]:
     """Take the control's rows, or the first candidate's where no run is a control."""
+    from statistics import median
+
     from recompute.measure.candidate import choice_of_text
     from recompute.measure.row import Outcome
     from recompute.timeline.calibrate import Measured
@@ -105,6 +107,7 @@ def _of_rows(rows: tuple[Row, ...]) -> tuple[Measured, ...]:
             rank=row.rank,
             static_bytes=row.static_bytes,
             peak_bytes=row.peak.allocated_peak_bytes,
+            step_seconds=median(row.step_seconds) if row.step_seconds else None,
         )
         for row in controls
         if row.candidate == first

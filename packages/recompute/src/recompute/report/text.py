@@ -108,7 +108,7 @@ def assumed(assumptions: Iterable[Assumption]) -> str:
 
 def corrections_of(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
     """Return what the reader asked for in the prediction: calibration and expert load, once each."""
-    wanted = {"calibration", "expert-load"}
+    wanted = {"calibration", "expert-load", "step-calibration"}
     asked = {a.id: a.text for a in assumptions if a.id in wanted}
     if asked.get("expert-load", "").startswith("every rank"):
         del asked["expert-load"]

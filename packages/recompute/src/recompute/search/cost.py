@@ -56,11 +56,20 @@ class CostModel:
         job: A complete job.
         gpu: Rates and links.
         efficiencies: Fractions of peak; by default those of the GPU's architecture.
+        scale: Factor on every step time, from a measured step; overheads do not depend on it.
     """
 
-    def __init__(self, job: JobConfig, gpu: Gpu, efficiencies: Efficiencies | None = None) -> None:
+    def __init__(
+        self,
+        job: JobConfig,
+        gpu: Gpu,
+        efficiencies: Efficiencies | None = None,
+        *,
+        scale: float = 1.0,
+    ) -> None:
         self.job = job
         self.gpu = gpu
+        self.scale = scale
         self.efficiencies = efficiencies or EFFICIENCIES[gpu.architecture]
         self.microbatches = microbatches_of(job)
         self._chunks = chunk_count(job.model)
@@ -108,7 +117,8 @@ class CostModel:
         filling = sum(t * n for t, n in zip(once, weights, strict=True))
         filling -= work[slowest] / turns + sends[slowest]
         rank = ranks[slowest]
-        return times[slowest] + filling + self._optimizer(rank) + self._gradient_sync(rank)
+        once_a_step = self._optimizer(rank) + self._gradient_sync(rank)
+        return (times[slowest] + filling + once_a_step) * self.scale
 
     def is_host_bound(self, prediction: Prediction) -> bool:
         """Say whether the host takes longer than the kernels on the slowest stage."""

@@ -225,7 +225,7 @@ def _outcomes(
         control = predictor.predict(NO_RECOMPUTE)
     except RecomputeError:
         return []
-    cost = CostModel(changed, judge.cost.gpu, judge.cost.efficiencies)
+    cost = CostModel(changed, judge.cost.gpu, judge.cost.efficiencies, scale=judge.cost.scale)
     moved = Judge(predictor, cost, judge.budget, control)
     found = [moved.judge(control)]
     for choice in front:

@@ -7,7 +7,7 @@ per-layer plans are a search of their own (:mod:`recompute.search.per_layer`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from recompute.config.choice import NO_RECOMPUTE, choice_of
 from recompute.config.gpus import DEFAULT_GPU, find_gpu
@@ -134,7 +134,8 @@ def answer(
     """Choose what to recompute within one budget; arguments as for :func:`plan`."""
     job, acted, predictor = ready.job, ready.acted, ready.predictor
     rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
-    judge = Judge(predictor, CostModel(acted, rates), limit, ready.control)
+    cost, said = _calibrated(CostModel(acted, rates), predictor)
+    judge = Judge(predictor, cost, limit, ready.control)
     plain = outcomes = ranked(judge.outcome(choice) for choice in ready.space)
     control = next(o for o in outcomes if o.choice == NO_RECOMPUTE)
     stock = _chosen(outcomes, control)
@@ -163,10 +164,36 @@ def answer(
             *acted.assumptions,
             *judge.control.assumptions,
             *_assumptions(job, limit, gpu, rates),
+            *said,
             *((HOST_BOUND,) if judge.cost.is_host_bound(judge.control) else ()),
         ),
         stock=stock if per_layer else None,
     )
+
+
+@runtime_checkable
+class KnowsStep(Protocol):
+    """A predictor that knows how long a step of a measured run took."""
+
+    @property
+    def measured_step(self) -> tuple[RecomputeChoice, float] | None:
+        """What that run recomputed, and the seconds of its step."""
+        ...
+
+
+def _calibrated(cost: CostModel, predictor: Predicts) -> tuple[CostModel, tuple[Assumption, ...]]:
+    """Scale step times to a measured one, where there is one, and say so."""
+    step = predictor.measured_step if isinstance(predictor, KnowsStep) else None
+    if step is None:
+        return cost, ()
+    choice, seconds = step
+    factor = seconds / cost.step_seconds(predictor.predict(choice))
+    text = (
+        f"step times are {factor:.2f} times the predicted ones, since {choice.label()} took "
+        f"{seconds:.3f} s; overheads keep their ratios"
+    )
+    scaled = CostModel(cost.job, cost.gpu, cost.efficiencies, scale=factor)
+    return scaled, (Assumption(id="step-calibration", text=text),)
 
 
 def _is_small(predictor: Predicts) -> bool:

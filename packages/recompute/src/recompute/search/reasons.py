@@ -10,6 +10,7 @@ from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.lever_edits import Before, distributed_optimizer
 from recompute.search.reserved import AllocatorModel, allocator_of
+from recompute.timeline.loads import HIGH_LOAD, may_be_uneven
 from recompute.timeline.predict import MODEL_ERROR as MEMORY_ERROR
 from recompute.timeline.static import parallelism_of
 from recompute.timeline.types import Phase
@@ -231,13 +232,22 @@ def _close_calls(
             f"close call: {names} within {MODEL_ERROR:.0%} of step time, less than the model's "
             "error; measure both"
         )
-    hot = judge.predictor.predict(chosen.choice).hot
+    shown = judge.predictor.predict(chosen.choice, composition=True)
+    hot = shown.hot
     error = int(hot.activation_bytes_at_peak * MEMORY_ERROR)
     room = -judge.budget.over(chosen.peak_bytes, _allocator(judge))
     if room < error:
         yield (
             f"close call: {format_gib(room)} to spare, less than the model's error of "
             f"{format_gib(error)}; keep a margin or measure"
+        )
+        return
+    worst = max(row.peak_range_bytes[1] for row in shown.ranks)
+    if may_be_uneven(judge.predictor.job) and judge.budget.over(worst, _allocator(judge)) > 0:
+        yield (
+            f"close call: on a rank with {HIGH_LOAD:g} times its share of the routed tokens, as in the "
+            f"most uneven public run, the peak would be {format_gib(worst)} and not fit; "
+            "--expert-load plans for it"
         )
 
 

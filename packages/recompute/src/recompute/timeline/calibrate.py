@@ -68,6 +68,8 @@ class Measured:
     static_bytes: int | None
     """Allocated between steps, optimizer states there."""
     peak_bytes: int
+    step_seconds: float | None = None
+    """One steady step, where the input has times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,8 @@ class Calibration:
 
     source: str
     by_rank: Mapping[int, Correction]
+    step: tuple[RecomputeChoice, float] | None = None
+    """What the run recomputed and the seconds of its steady step, of the rank that took longest."""
 
     def of(self, pp: int) -> Correction:
         """Return a rank's correction; a rank that was not measured takes the mean of those that were."""
@@ -138,7 +142,9 @@ def calibration_of(predictor: Predicts, measured: Sequence[Measured], source: st
             data={"source": source},
         )
     found = {pp: _correction(item, row, source) for pp, (item, row) in highest.items()}
-    return Calibration(source=source, by_rank=found)
+    steps = [(item.choice, item.step_seconds) for item in measured if item.step_seconds is not None]
+    step = max(steps, key=lambda pair: pair[1], default=None)
+    return Calibration(source=source, by_rank=found, step=step)
 
 
 def _row(prediction: Prediction, rank: int | None) -> RankPeak:
@@ -182,6 +188,11 @@ class Calibrated:
     def stages(self) -> Sequence[Stage]:
         """Pipeline positions with their layers, pp first."""
         return self.inner.stages
+
+    @property
+    def measured_step(self) -> tuple[RecomputeChoice, float] | None:
+        """What the run recomputed, and the seconds of its step."""
+        return self.calibration.step
 
     def active_layers(self) -> Mapping[str, int]:
         """Count the layers on which each label does anything."""
