@@ -504,3 +504,30 @@ def test_what_is_refused_before_any_route_is_a_page_for_people_and_a_problem_for
         assert answer.status == 414
         assert answer.headers["content-type"].startswith(media_type)
         assert "uri-too-long" in body
+
+
+def test_a_kept_page_has_new_views_and_never_an_old_state(site: Site) -> None:
+    from mdr.registry.withdrawals import unyank
+
+    page = f"/a/{GREET}"
+    assert "0 badge views" in site.page(page + "?1")
+    site.client.get(f"/badge/{GREET}.svg")
+    site.views.flush()
+    assert "1 badge views in 30 days" in site.page(page + "?2")
+    artifact = site.service.reading.found(GREET)
+    yank(site.stores, artifact, site.labels[1], reason="old", by="test")
+    assert "yanked" in site.page(page + "?3")
+    unyank(site.stores, artifact, site.labels[1], by="test")
+    assert "yanked" not in site.page(page + "?4")
+
+
+def test_the_least_recently_asked_for_page_is_forgotten_first() -> None:
+    from mdr.web.artifact_page import Drawn
+
+    drawn = Drawn(room=2)
+    for name in ("a", "b"):
+        drawn.put(name, "1", name.encode())
+    assert drawn.get("a", "1") == b"a"
+    drawn.put("c", "1", b"c")
+    assert (drawn.get("a", "1"), drawn.get("b", "1"), drawn.get("c", "1")) == (b"a", None, b"c")
+    assert drawn.get("a", "2") is None

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
+import zlib
+from collections import OrderedDict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.digest import Sha256
 from mdr.reference.parse import format_reference
 from mdr.reference.types import DigestPrefix, Label, Latest, Reference
+from mdr.store.badges import views_30d
 from mdr.web.badge import badge
 from mdr.web.excerpt import excerpt
-from mdr.web.pages import page
+from mdr.web.pages import html_answer, page
 from mdr.web.pictures import pictures_of
 from mdr.web.targets import commit_url, repository_url
 
@@ -25,36 +31,82 @@ VIEWS_FRESH: Final = 1.0
 """Seconds for which a page may show an older number of badge views."""
 MAX_VERSIONS: Final = 200
 """Versions in the table; the API lists the others."""
+KEPT: Final = 8_000
+"""Pages kept, compressed: 3 to 5 KB each."""
+MARK: Final = f"views-{secrets.token_hex(16)}".encode()
+"""Stands for the number of badge views in a drawn page; no file can hold it."""
 
 
-def artifact_page(service: Service, artifact_id: str) -> Answer:
-    """Write the page of an artifact.
+class Drawn:
+    """Pages that were drawn, but for the number of badge views, kept while the stores stay the same."""
+
+    def __init__(self, room: int = KEPT) -> None:
+        """Take how many pages to keep."""
+        self._room = room
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+
+    def get(self, artifact_id: str, token: str) -> bytes | None:
+        """Return the page that was drawn in the state ``token``."""
+        with self._lock:
+            kept = self._pages.get(artifact_id)
+            if kept is None or kept[0] != token:
+                return None
+            self._pages.move_to_end(artifact_id)
+        return zlib.decompress(kept[1])
+
+    def put(self, artifact_id: str, token: str, body: bytes) -> None:
+        """Keep a page, and forget the least recently asked for."""
+        small = zlib.compress(body, 1)
+        with self._lock:
+            self._pages[artifact_id] = (token, small)
+            self._pages.move_to_end(artifact_id)
+            if len(self._pages) > self._room:
+                self._pages.popitem(last=False)
+
+
+def artifact_page(service: Service, artifact_id: str, drawn: Drawn) -> Answer:
+    """Write the page of an artifact: drawn once for each state of the stores, numbered each time.
 
     Raises:
         mdr.errors.BadReference: not-found.
         mdr.errors.Refusal: tombstone.
     """
+    from mdr.store.state import state_token
+
+    token = state_token(
+        service.stores
+    )  # before the page is drawn, so that it is never called newer
+    body = drawn.get(artifact_id, token)
+    if body is None:
+        body = _drawn(service, artifact_id)
+        drawn.put(artifact_id, token, body)
+    today = datetime.now(UTC).date()
+    views = views_30d(service.stores.index, [artifact_id], today)[artifact_id]
+    return html_answer(body.replace(MARK, f"{views:,}".encode()), fresh_seconds=VIEWS_FRESH)
+
+
+def _drawn(service: Service, artifact_id: str) -> bytes:
     document = service.reading.artifact(artifact_id)
     artifact, versions = document["artifact"], document["versions"]
     latest = next((each for each in versions if each["latest"]), versions[0])
-    names = references(service, artifact, latest)
     return page(
         "artifact",
         service.base_url,
-        fresh_seconds=VIEWS_FRESH,
+        views=MARK.decode(),
         a=artifact,
         latest=latest,
         versions=with_links(artifact, versions)[:MAX_VERSIONS],
         more_versions=max(0, len(versions) - MAX_VERSIONS),
         audit=document["audit"],
         excerpt=excerpt(service.reading.blob(Sha256(latest["sha256"]))),
-        names=names,
+        names=references(service, artifact, latest),
         pictures=pictures_of(versions),
         badge_svg=badge(artifact["name"], latest["grade"]),
         badge_markdown=badge_markdown(service.base_url, artifact),
         repository_url=repository_url(artifact["host"], artifact["repository"]),
         recompute=recompute_command(service.base_url, latest["sha256"], artifact["kind"]),
-    )
+    ).body
 
 
 def with_links(

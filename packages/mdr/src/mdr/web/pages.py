@@ -34,7 +34,6 @@ def page(
     *,
     status: int = 200,
     cache_control: str = REVALIDATED,
-    fresh_seconds: float | None = None,
     headers: tuple[tuple[str, str], ...] = (),
     **values: Any,
 ) -> Answer:
@@ -45,7 +44,6 @@ def page(
         base_url: Where readers reach the service, for canonical links and commands to copy.
         status: Of the answer.
         cache_control: Of the answer.
-        fresh_seconds: As in :class:`mdr.answers.answer.Answer`.
         headers: More of them, lower case.
         **values: What the template names; a name that is missing is an error.
     """
@@ -55,9 +53,18 @@ def page(
         media_type=HTML,
         status=status,
         cache_control=cache_control,
-        fresh_seconds=fresh_seconds,
         headers=HEADERS + headers,
     )
+
+
+def html_answer(body: bytes, *, fresh_seconds: float) -> Answer:
+    """Return the answer with a page that was rendered before.
+
+    Args:
+        body: Of an answer of :func:`page`.
+        fresh_seconds: As in :class:`mdr.answers.answer.Answer`.
+    """
+    return Answer(body=body, media_type=HTML, fresh_seconds=fresh_seconds, headers=HEADERS)
 
 
 @cache

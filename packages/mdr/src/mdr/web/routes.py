@@ -57,13 +57,15 @@ def routes(service: Service, views: BadgeViews) -> list[Route]:
     from mdr.web import artifact_page, audit_page, diff_page, feeds, places_page, search_page
     from mdr.web import version_page as versions
 
+    drawn = artifact_page.Drawn()
+
     def get(path: str, make: Callable[[Request], Answer]) -> Route:
         return Route(path, _endpoint(service, make), methods=["GET"])
 
     return [
         get("/", lambda _: search_page.home_page(service)),
         get("/search", lambda r: search_page.search_page(service, r.query_params)),
-        get("/a/{id}", lambda r: artifact_page.artifact_page(service, r.path_params["id"])),
+        get("/a/{id}", lambda r: artifact_page.artifact_page(service, r.path_params["id"], drawn)),
         get("/a/{id}/feed.atom", lambda r: feeds.feed(service, r.path_params["id"])),
         get(
             "/a/{id}/v/{label}",
