@@ -186,14 +186,13 @@ class S3BlobStore:
                 self._ask(
                     lambda client: client.put_object(**self._key(digest), **words, **condition)
                 )
-            except _Answered as answer:
-                if answer.answer in HELD:
+            except StoreError as error:
+                answer = error.data.get("answer")
+                if answer in HELD:
                     return
-                if (
-                    answer.answer == "NotImplemented"
-                ):  # older storage: the same bytes again do no harm
+                if answer == "NotImplemented":  # older storage: the same bytes again do no harm
                     condition.clear()
-                elif answer.answer not in CONFLICT or attempt == ATTEMPTS - 1:
+                elif answer not in CONFLICT or attempt == ATTEMPTS - 1:
                     raise
             else:
                 return
@@ -227,13 +226,13 @@ class S3BlobStore:
                 code = str(error.response.get("Error", {}).get("Code", ""))
                 if code in ABSENT:
                     return None
-                raise _Answered(code) from error
+                raise _refused(code) from error
             except (exceptions.HTTPClientError, exceptions.IncompleteReadError) as error:
                 broken = error  # the library tried again already, unless the body broke off
                 if not _body_broke(error):
                     break
             except exceptions.BotoCoreError as error:
-                raise _Answered(type(error).__name__) from error
+                raise _refused(type(error).__name__) from error
         raise StoreError(
             "blobs-unreachable",
             f"the storage of blobs does not answer: {type(broken).__name__}",
@@ -263,17 +262,13 @@ class S3BlobStore:
             client.close()
 
 
-class _Answered(StoreError):
-    """The storage answered with an error, whose name decides what happens next."""
-
-    def __init__(self, answer: str) -> None:
-        super().__init__(
-            "blobs-refused",
-            f"the storage of blobs refused: {answer}",
-            hint="check bucket, region and credentials",
-            data={"answer": answer},
-        )
-        self.answer = answer
+def _refused(answer: str) -> StoreError:
+    return StoreError(
+        "blobs-refused",
+        f"the storage of blobs refused: {answer}",
+        hint="check bucket, region and credentials",
+        data={"answer": answer},
+    )
 
 
 def _body_broke(error: Exception) -> bool:
