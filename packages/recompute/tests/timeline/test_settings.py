@@ -212,6 +212,9 @@ LISTED_JOBS: dict[str, JobConfig] = {
     "overlapped-expert-exchange": megatron_job(overlap_moe_expert_parallel_comm=True, **EXPERTS),
     "offload-keeps-up": megatron_job(cpu_offloading=True, cpu_offloading_num_layers=2),
     "fsdp-gathering": fsdp("optim_grads"),
+    "tensor-overlap-buffers": megatron_job(
+        gpus=2, tensor_model_parallel_size=2, sequence_parallel=True, tp_comm_overlap=True
+    ),
     "user-buffers": fsdp("optim_grads_params", nccl_ub=True),
     "optimizer-offload": replace(
         megatron_job(), optimizer=OptimizerConfig(optimizer_cpu_offload=True)

@@ -134,6 +134,13 @@ LISTED: Final = (
         ),
     ),
     Listed(
+        id="tensor-overlap-buffers",
+        text="tp_comm_overlap: Transformer Engine takes its communication buffers from CUDA, outside "
+        "torch, so they are in no allocated or reserved byte (TransformerEngine v2.18 "
+        "transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp)",
+        when=lambda job: job.model.tp_comm_overlap and job.model.tensor_model_parallel_size > 1,
+    ),
+    Listed(
         id="user-buffers",
         text="nccl_ub: the registered buffers' padding is not counted",
         when=lambda job: job.ddp is not None and job.ddp.nccl_ub,
