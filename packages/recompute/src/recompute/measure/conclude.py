@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from recompute.measure.launch import Ended
-from recompute.measure.ledger import RowWriter, read_ledger
+from recompute.measure.ledger import RowWriter, read_ledger, writing
 from recompute.measure.row import Outcome, Row
 from recompute.measure.runs import PlannedRun
 
+FULL_BYTES: Final = 64 << 10
+"""A disk with less is full: rows, logs and drafts no longer fit."""
 WRITER: Final = "launcher"
 """Stem of the file of rows that ranks could not write."""
 
@@ -35,11 +40,24 @@ def conclude(
     held = {row.rank: row for row in rows_of(root, run) if row.attempt == told["attempt"]}
     missing = [rank for rank in range(world) if rank not in held or not held[rank].final]
     if missing:
+        _refuse_full_disk(root)
         writer = RowWriter(root, WRITER)
         for rank in missing:
             writer.append(_ended_row(held.get(rank), rank, told, ended, world))
         writer.close()
     return rows_of(root, run)
+
+
+def _refuse_full_disk(root: str) -> None:
+    """Stop a study whose disk is full: that a run could not write its rows says nothing about it.
+
+    Raises:
+        WorldError: ``cannot-write``.
+    """
+    with writing(Path(root)):
+        disk = os.statvfs(root)
+        if disk.f_bavail * disk.f_frsize < FULL_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def settle(root: str, run: PlannedRun, seconds: float) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.errors import WorldError
+from recompute.measure.ledger import writing
 from recompute.measure.row import Outcome
 
 TRAINER: Final = "recompute.megatron.trainer"
@@ -129,14 +130,16 @@ def start_process(
         gated: Have it wait, with everything loaded, until :meth:`Started.open_gate`.
 
     Raises:
-        WorldError: ``launcher-failed``: the command cannot even be started.
+        WorldError: ``launcher-failed``: the command cannot even be started; ``cannot-write``.
     """
     log = Path(root, "logs", f"{name}.log")
+    with writing(log):
+        log.parent.mkdir(exist_ok=True)
+        sink = log.open("ab")
     inner, outer = os.pipe() if gated else (None, None)
     told = {} if inner is None else {GATE: str(inner)}
     try:
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as sink:
+        with sink:
             process = subprocess.Popen(  # noqa: S603 - the user's own interpreter and script
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -176,7 +179,8 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     timed_out = False
     try:
         held = {"pid": process.pid, "started": _started(process.pid), "mark": started.mark}
-        running.write_text(json.dumps(held))
+        with writing(running):
+            running.write_text(json.dumps(held))
         started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:

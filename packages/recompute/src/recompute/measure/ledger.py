@@ -90,7 +90,7 @@ def write_manifest(
             )
         return
     document = {"schema": SCHEMA, "environment": dict(environment), "job": job, **more}
-    with _writing(path):
+    with writing(path):
         Path(root, "rows").mkdir(parents=True, exist_ok=True)
         if job_yaml is not None:
             Path(root, JOB_FILE).write_text(job_yaml, encoding="utf-8")
@@ -109,7 +109,7 @@ def note_environment(root: str, environment: Mapping[str, Any]) -> None:
     document = _manifest(Path(root))
     if document.get("environment"):
         return
-    with _writing(path):
+    with writing(path):
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         text = json.dumps({**document, "environment": dict(environment)}, indent=2)
         draft.write_text(text + "\n", encoding="utf-8")
@@ -129,7 +129,7 @@ class RowWriter:
 
     def __init__(self, root: str, name: str) -> None:
         self.path = Path(root, "rows", f"{name}.jsonl")
-        with _writing(self.path):
+        with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
             self._file: int | None = os.open(self.path, flags, 0o644)
@@ -145,7 +145,7 @@ class RowWriter:
         assert self._file is not None
         text = json.dumps(row.to_document(), ensure_ascii=False, allow_nan=False) + "\n"
         data = text.encode()
-        with _writing(self.path):
+        with writing(self.path):
             before = os.lseek(self._file, 0, os.SEEK_END)
             written = 0
             try:
@@ -159,7 +159,7 @@ class RowWriter:
     def sync(self) -> None:
         """Bring what was appended to the disk itself."""
         if self._file is not None:
-            with _writing(self.path):
+            with writing(self.path):
                 os.fsync(self._file)
 
     def close(self) -> None:
@@ -321,7 +321,12 @@ def _cut_torn_line(file: int) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Say of a failure which file of the ledger could not be written.
+
+    Raises:
+        WorldError: ``cannot-write``.
+    """
     try:
         yield
     except OSError as error:

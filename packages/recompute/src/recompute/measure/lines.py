@@ -20,7 +20,7 @@ from recompute.measure.launch import (
     target_of,
     wait_for,
 )
-from recompute.measure.ledger import read_ledger
+from recompute.measure.ledger import read_ledger, writing
 from recompute.measure.runs import VOLATILE, PlannedRun, Settings, told_to, words_of
 from recompute.measure.slurm_script import BatchJob, script_of
 
@@ -110,8 +110,9 @@ class LocalLine:
             "executor": settings.executor,
         }
         path = Path(settings.out, "logs", f"{stem}.nemo.json")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
         return [settings.driver_python or settings.python, "-m", NEMO_DRIVER, str(path)]
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from recompute.errors import WorldError
 from recompute.measure.launch import Ended, end_of, tail_of
+from recompute.measure.ledger import writing
 from recompute.measure.row import Outcome
 
 RUNNING_JOB: Final = "running-job.json"
@@ -135,8 +136,9 @@ def submit(root: str, stem: str, name: str, script: str, told: Mapping[str, Any]
         WorldError: ``launcher-failed``: there is no Slurm; ``slurm-refused``: it takes no such job.
     """
     path = Path(root, "logs", f"{stem}.sbatch")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(script, encoding="utf-8")
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script, encoding="utf-8")
     memory: dict[str, Any] = {"name": name, "job": None, "stem": stem, "told": dict(told)}
     _remember(root, memory)
     done = _call("sbatch", "--parsable", str(path))
@@ -384,8 +386,9 @@ def _of(cluster: str) -> tuple[str, ...]:
 def _remember(root: str, document: Mapping[str, Any]) -> None:
     path = Path(root, RUNNING_JOB)
     draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    draft.replace(path)
+    with writing(path):
+        draft.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        draft.replace(path)
 
 
 def _memory(root: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from recompute.measure import slurm
 from recompute.measure.candidate import text_of
 from recompute.measure.conclude import conclude, ended_before
 from recompute.measure.launch import Launcher, end_leftovers
-from recompute.measure.ledger import note_environment, write_manifest
+from recompute.measure.ledger import note_environment, write_manifest, writing
 from recompute.measure.lines import BatchLine, Line, LocalLine
 from recompute.measure.row import Row
 from recompute.measure.runs import PlannedRun, Settings, first_runs, later_runs, reference_of
@@ -88,7 +88,8 @@ def _begin(job: JobConfig, settings: Settings) -> None:
     write_manifest(settings.out, environment={}, job_yaml=job_yaml(job, comments=False))
     if workload is not None:
         path = Path(settings.out, "workload.json")
-        path.write_text(json.dumps(workload, indent=1) + "\n", encoding="utf-8")
+        with writing(path):
+            path.write_text(json.dumps(workload, indent=1) + "\n", encoding="utf-8")
 
 
 def _run_all(
