@@ -1,5 +1,7 @@
 """Whole-process times and memory of the commands, cold: start of the interpreter to exit.
 
+Memory is that of the largest process; CPU is that of all.
+
 ::
 
     python benchmarks/speed.py [--runs N]
@@ -22,6 +24,7 @@ from recompute.units import MIB
 
 EXAMPLES: Final = Path(__file__).parent.parent / "examples"
 JOB_405B: Final = str(EXAMPLES / "llama3-405b.yaml")
+JOB_V3: Final = str(EXAMPLES / "deepseek-v3.yaml")
 JOB_8B: Final = str(EXAMPLES / "llama3-8b.yaml")
 
 
@@ -61,6 +64,12 @@ CASES: Final = (
             "--json",
         ),
         seconds=1.0,
+        mebibytes=500,
+    ),
+    Case(
+        name="plan --joint, DeepSeek-V3 on 1,024 GPUs",
+        arguments=("plan", JOB_V3, "hardware.num_gpus=1024", "--joint", "--json"),
+        seconds=60.0,
         mebibytes=500,
     ),
 )
