@@ -271,7 +271,8 @@ def test_the_example_ledger_of_an_h200(tmp_path: Path) -> None:
         for row in rows.values()
     )
     html = page.read_text("utf-8")
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 3  # against step time, over one step, by phase
+    assert "One step: predicted (lines), measured in each phase (bars)" in html
     assert "<script" not in html
 
 
@@ -289,6 +290,18 @@ def test_a_table_for_a_pull_request() -> None:
     assert len(table) == 2 + 26
     assert len({line.count("|") - line.count("\\|") for line in table}) == 1
     assert any(line.startswith("| `[mlp]` | **pass** |") for line in table)
+
+
+@pytest.mark.parametrize("ranks", [4, 500])
+def test_a_page_shows_every_rank(tmp_path: Path, ranks: int) -> None:
+    rows = [
+        row(name, rank=rank, peak=peak * GIB, world_size=ranks)
+        for name, peak in (("[]", 10), ("[mlp]", 8))
+        for rank in range(ranks)
+    ]
+    page = tmp_path / "page.html"
+    assert run(ledger(tmp_path / "l", rows), "--html", str(page)).returncode == 0
+    assert "Peak of each rank" in page.read_text("utf-8")
 
 
 def test_exit_codes(tmp_path: Path) -> None:

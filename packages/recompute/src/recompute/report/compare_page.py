@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from recompute.report.compare_text import compare_text
+from recompute.report.compare_timeline import compare_timeline
 from recompute.report.page import new_figure, page, preformatted, svg
 from recompute.units import GIB
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 COLORS: Final = {"pass": "#2a6f97", "within noise": "#7d8597"}
 OTHER: Final = "#c8553d"
 BARS: Final = 24
-"""Candidates, and ranks, drawn at most."""
+"""Candidates drawn at most."""
+MOST_BARS: Final = 400
 
 
 def compare_page(comparison: Comparison) -> str:
@@ -24,6 +26,8 @@ def compare_page(comparison: Comparison) -> str:
     sections = [("Answer", preformatted(compare_text(comparison)))]
     if any(row.step_time is not None and row.measured.hot for row in comparison.candidates):
         sections.append(("Peak against step time", pareto_svg(comparison)))
+    if (timeline := compare_timeline(comparison)) is not None:
+        sections.append(("One step: predicted (lines), measured in each phase (bars)", timeline))
     if shown := _shown(comparison):
         sections.append(("Highest allocation of each phase", phases_svg(shown)))
         if any(len(figures.ranks) > 1 for figures in shown):
@@ -92,13 +96,24 @@ def phases_svg(shown: list[Measured]) -> str:
 
 
 def ranks_svg(shown: list[Measured]) -> str:
-    """Draw the peak of every rank, one line for each candidate."""
+    """Draw the peak of every rank: bars, and lines where there are too many for them."""
     figure = new_figure(9.5, 4.2)
     axes = figure.add_subplot()
-    for figures in shown[:BARS]:
-        ranks = [rank.rank for rank in figures.ranks]
-        peaks = [rank.peak_bytes / GIB for rank in figures.ranks]
-        axes.plot(ranks, peaks, marker="o", ms=3, lw=1, label=figures.candidate[:28])
+    names = sorted({rank.rank for figures in shown for rank in figures.ranks})
+    drawn = shown[:BARS]
+    many = len(names) * len(drawn) > MOST_BARS
+    width = 0.8 / max(1, len(drawn))
+    for index, figures in enumerate(drawn):
+        peaks = {rank.rank: rank.peak_bytes / GIB for rank in figures.ranks}
+        label = figures.candidate[:28]
+        if many:
+            axes.plot(list(peaks), list(peaks.values()), marker="o", ms=3, lw=1, label=label)
+            continue
+        shift = (index - (len(drawn) - 1) / 2) * width
+        spots = [names.index(rank) + shift for rank in peaks]
+        axes.bar(spots, list(peaks.values()), width=width, label=label)
+    if not many:
+        axes.set_xticks(range(len(names)), [str(name) for name in names], fontsize=7)
     axes.set_xlabel("rank")
     axes.set_ylabel("highest allocated peak, GiB")
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
