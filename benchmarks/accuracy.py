@@ -35,6 +35,7 @@ from recompute.errors import RecomputeError
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.report.text import table
 from recompute.search.cost import CostModel
+from recompute.timeline.loads import may_be_uneven
 from recompute.timeline.predict import Predictor
 from recompute.timeline.static import optimizer_bytes_per_parameter
 from recompute.timeline.types import StaticBytes
@@ -46,6 +47,9 @@ GOLDEN: Final = "megatron_golden.yaml"
 """Golden values of Megatron-LM's functional tests (golden_rows.py)."""
 FAR: Final = 0.12
 """Relative error of a total from which a row is listed with its cause."""
+
+GROWN: Final = 0.02
+"""Growth of a peak after the second step from which it is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +272,24 @@ def report(compared: Sequence[Compared], refused: Sequence[Refused]) -> str:
     lines = [table(header, body), summary(compared, by_id)]
     far = [c for c in compared if c.measured_total and abs(c.total / c.measured_total - 1) > FAR]
     lines += [f"  beyond {FAR:.0%}: {c.row.id}: {c.row.why}" for c in far]
+    lines += [line for c in compared for line in grown(c)]
     lines += [f"  not modelled: {item.row.id}: {item.reason}" for item in refused]
     return "\n".join(line for line in lines if line)
+
+
+def grown(item: Compared) -> Iterator[str]:
+    """Say how far a run's peak grew after its second step, the first one with optimizer states.
+
+    Shapes stay the same from then on: what grows is the hot rank's share of the routed tokens. With a
+    dynamic loss scale the first steps are skipped, and states come later.
+    """
+    if not may_be_uneven(item.row.job) or item.row.job.model.fp16:
+        return
+    measured = item.row.measured
+    more = measured["peak"] / measured["second"] - 1 if "second" in measured else 0.0
+    if more > GROWN:
+        off = item.total / measured["second"] - 1
+        yield f"  grew {more:.1%} with its routing: {item.row.id}: {off:+.1%} of the peak before that"
 
 
 def peers_of(group: str, compared: Sequence[Compared]) -> list[tuple[str, ...]]:
