@@ -23,12 +23,6 @@ OFF: Final = {
     ("moe-offload", "*"): 0.08,
     ("dense-fp8", "[mlp]"): 0.03,
     ("dense-fp8", "full/uniform/1"): 0.05,
-    ("gqa-moe", "[moe]"): 0.02,
-    ("gqa-moe", "full/uniform/1"): 0.045,
-    ("gqa-moe", "full/uniform/2"): 0.02,
-    ("mla-moe", "[moe]"): 0.02,
-    ("mla-moe", "full/uniform/1"): 0.06,
-    ("moe-capacity", "full/uniform/1"): 0.025,
 }
 """Study and candidate -> error of the activation part that docs/explanation/measured-studies.md explains."""
 NAMES: Final = (*report.MAIN, *report.FEATURES)
@@ -40,7 +34,7 @@ def test_peaks_and_activations_of_a_study(name: str) -> None:
     for row in STUDIES[name].rows:
         bound = OFF.get((name, row.candidate), OFF.get((name, "*"), CLOSE))
         assert abs(row.activation_error) <= bound, row
-        assert abs(row.peak_error) <= (0.01 if name in report.MAIN else 0.04), row
+        assert abs(row.peak_error) <= (0.005 if name in report.MAIN else 0.04), row
 
 
 @pytest.mark.parametrize("name", [n for n in report.MAIN if n != "dense-fp8"])
@@ -68,10 +62,11 @@ def test_overheads_of_rows_that_the_gpu_bounds() -> None:
     assert errors[int(0.95 * len(errors))] < 0.05
 
 
-@pytest.mark.parametrize("name", ["dense-gqa", "dense-bias", "dense-fp8"])
+@pytest.mark.parametrize("name", ["dense-gqa", "gqa-moe", "dense-bias", "dense-fp8"])
 def test_the_planned_choice_is_the_best_measured_one_within_noise(name: str) -> None:
     study = STUDIES[name]
-    for rows in (study.rows, [row for row in study.rows if row.stock]):
+    bound = [row for row in study.rows if row.busy >= report.BOUND]
+    for rows in (bound, [row for row in bound if row.stock]):
         losses = [answer.loss for answer in report.planned(rows)]
         assert None not in losses
         assert max(loss for loss in losses if loss is not None) <= max(0.02, study.noise)

@@ -47,6 +47,9 @@ class TapeProfile:
     """Bytes that stay after the backward until this layer's next forward replaces them: tensors that
     modules hold and, where such a tensor belongs to a replayed graph, the replay's inputs and their
     gradients with it."""
+    left_gradient: int = 0
+    """Of those, the gradient of the tape's first input: it is also the gradient of the layer before's
+    output, one storage while that layer runs backward."""
     replayed: tuple[str, ...] = ()
     """Names of the operations that ran a second time, in order."""
     alive_saved: Owners = field(default=(), repr=False)
@@ -92,8 +95,10 @@ class TapeRun:
         self.replayed: list[str] = []
         self.outermost = True
         """Not inside a replay: the tape's outputs are handed to the next layer."""
+        self.replay_outputs: frozenset[str] = frozenset()
+        """Inside a replay: what it holds until its backward is over, from when it is there."""
         self.weight_grads = 0
-        self.left_behind = 0
+        self.left_behind = self.left_gradient = 0
         self.held_by_module: set[str] = set()
 
     # --- forward
@@ -130,7 +135,7 @@ class TapeRun:
         unread = []
         for tensor in op.writes:
             readers = self._readers(tensor.name, max(low, position + 1), high)
-            if self.outermost and tensor.name in self.tape.outputs:
+            if tensor.name in (self.tape.outputs if self.outermost else self.replay_outputs):
                 readers += 1
             if not readers:
                 unread.append(tensor.key)
@@ -290,9 +295,12 @@ class TapeRun:
         for name in self._region_inputs(first, last):
             if self._has_grad(name):
                 grad = grad_of(name)
-                for storage in (self.tensors[name].key, self.grad_storage.get(grad, grad)):
+                gradient = self.grad_storage.get(grad, grad)
+                for storage in (self.tensors[name].key, gradient):
                     self.arena.retain(storage)
                     self.left_behind += self.arena.sizes[storage]
+                if self.tape.inputs and name == self.tape.inputs[0].name:
+                    self.left_gradient += self.arena.sizes[gradient]
 
     def _restore_before(self, position: int, low: int, high: int) -> None:
         """Replay every output-discarding region whose hook fires before this operation's backward."""
@@ -327,9 +335,6 @@ class TapeRun:
                 gathered.append(key)
             else:
                 self.arena.retain(key, readers)
-        for name in self._region_outputs(first, last):
-            tensor = self.tensors[name]
-            self.arena.allocate(tensor.key, tensor.size, "replayed output")
         before = len(self.replayed)
         self._forward_inner(first, last)
         self.replayed[before:before] = [op.name for op in self.tape.ops[first : last + 1]]
@@ -337,15 +342,16 @@ class TapeRun:
 
     def _forward_inner(self, first: int, last: int) -> None:
         """Run forward inside a replayed region: regions strictly inside it act again."""
-        outer, outermost = self.spans, self.outermost
+        outer, outermost, outputs = self.spans, self.outermost, self.replay_outputs
         self.outermost = False
+        self.replay_outputs = frozenset(self._region_outputs(first, last))
         self.spans = tuple(
             span
             for span in outer
             if first <= span[0] and span[1] <= last and (span[0], span[1]) != (first, last)
         )
         self._forward_span(first, last + 1, save=True)
-        self.spans, self.outermost = outer, outermost
+        self.spans, self.outermost, self.replay_outputs = outer, outermost, outputs
 
     def _backward_op(self, position: int) -> None:
         op, arena = self.tape.ops[position], self.arena
@@ -460,6 +466,7 @@ def profile(
         backward_peak=run.arena.peak,
         weight_grads=run.weight_grads,
         left_behind=run.left_behind,
+        left_gradient=run.left_gradient,
         replayed=tuple(run.replayed),
         alive_saved=alive_saved,
     )

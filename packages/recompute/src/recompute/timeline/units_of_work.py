@@ -20,6 +20,8 @@ class Unit:
     weight_grads: int
     left_behind: int = 0
     """Bytes that modules hold from this unit's last run; its next forward replaces them."""
+    left_gradient: int = 0
+    """Of those, the gradient of its input, which the unit before takes as that of its output."""
     alive_saved: Owners = field(default=(), repr=False)
     alive_at_forward_peak: Owners = field(default=(), repr=False)
     alive_at_backward_peak: Owners = field(default=(), repr=False)
@@ -59,6 +61,7 @@ def unit_of(name: str, profile: TapeProfile) -> Unit:
         backward_peak=profile.backward_peak,
         weight_grads=profile.weight_grads,
         left_behind=profile.left_behind,
+        left_gradient=profile.left_gradient,
         alive_saved=profile.alive_saved,
         alive_at_forward_peak=profile.alive_at_forward_peak,
         alive_at_backward_peak=profile.alive_at_backward_peak,
@@ -98,6 +101,7 @@ def group_of(
         left_behind=sum(layer.left_behind for layer in plain)
         + whole[0].left_behind
         - plain[0].left_behind,
+        left_gradient=whole[0].left_gradient,
         alive_saved=whole[0].alive_saved,
         alive_at_forward_peak=whole[0].alive_at_forward_peak,
         alive_at_backward_peak=_merge(
@@ -138,14 +142,15 @@ def _heights(units: Sequence[Unit], replaced: int, queue: int | None) -> Heights
         elif high > forward:
             forward, forward_unit = high, index
         before += unit.saved
-    gradients, backward, backward_unit = 0, 0, 0
+    gradients = backward = backward_unit = shared = 0
     for index in range(len(units) - 1, -1, -1):
         unit = units[index]
         before -= unit.saved
-        high = before + unit.backward_peak + gradients - gone
+        high = before + unit.backward_peak + gradients - gone - shared
         if high > backward:
             backward, backward_unit = high, index
         gone -= 0 if replaced else unit.left_behind
+        shared = unit.left_gradient
         gradients = waiting(gradients + unit.weight_grads, queue)
     return Heights(
         forward=forward,
