@@ -1,4 +1,4 @@
-"""Write the table of errors into docs/explanation/memory-model.md.
+"""Write the errors into docs/explanation/memory-model.md, and the figures of README.md's table.
 
 ::
 
@@ -10,8 +10,9 @@ Every figure is computed from the rows that accuracy.py compares.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,18 +37,48 @@ TITLES: Final = {
 }
 """Group of rows -> how the page calls it, in the page's order."""
 
+README: Final = Path(__file__).parents[1] / "README.md"
+ROWS: Final = {
+    "| H200, seven architectures": "h200 study",
+    "| H200, one dense model": "h200 planning",
+    "| H200, dense GQA": "h200-dense",
+    "| H200, MLA with experts": "h200-mla-moe",
+    "| B200, cuts of Llama 3": "b200-dense",
+    "| Megatron-LM's golden values, dense": "Megatron golden, dense",
+    "| Megatron-LM's golden values, experts": "Megatron golden, experts, MLA, hybrid",
+    "| Moonlight 16B": "moonlight",
+    "| Nemotron 3 Nano": "nemotron-3-nano",
+}
+"""Start of a line of README.md's table -> group of rows."""
 
-def table() -> Iterator[str]:
-    """Yield the lines of the table."""
-    groups: dict[str, list[Row]] = {}
+ERRORS: Final = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d")
+
+
+def groups() -> dict[str, list[Compared]]:
+    """Return every group of rows, predicted."""
+    found: dict[str, list[Row]] = {}
     for row in study():
-        groups.setdefault(row.group, []).append(row)
+        found.setdefault(row.group, []).append(row)
     for path in sorted(DATA.glob("*.yaml")):
         for row in rows_of_file(path):
-            groups.setdefault(row.group, []).append(row)
+            found.setdefault(row.group, []).append(row)
+    return {name: compared_rows(rows)[0] for name, rows in found.items()}
+
+
+def table(found: Mapping[str, Sequence[Compared]]) -> Iterator[str]:
+    """Yield the lines of the table."""
     yield "| rows | total, % | activation part, % | order of pairs |\n|---|---|---|---|\n"
     for group, title in TITLES.items():
-        yield _line(group, title, compared_rows(groups[group])[0])
+        yield _line(group, title, found[group])
+
+
+def readme_line(line: str, found: Mapping[str, Sequence[Compared]]) -> str:
+    """Return a line of README.md with the errors of its group, if it is about one."""
+    group = next((name for start, name in ROWS.items() if line.startswith(start)), None)
+    if group is None:
+        return line
+    errors = (text for text in peers_of(group, found[group])[0][3:] if text != "-")
+    return ERRORS.sub(lambda _: next(errors), line)
 
 
 def _line(group: str, title: str, compared: Sequence[Compared]) -> str:
@@ -59,14 +90,20 @@ def _line(group: str, title: str, compared: Sequence[Compared]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the table, or compare it with the one that is there."""
+    """Write the figures, or compare them with those that are there."""
+    found = groups()
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    written = before + BEGIN + "".join(table()) + END + after
+    readme = README.read_text(encoding="utf-8")
+    written = {
+        PAGE: before + BEGIN + "".join(table(found)) + END + after,
+        README: "".join(readme_line(line, found) for line in readme.splitlines(keepends=True)),
+    }
     if "--check" in arguments:
-        return int(written != text)
-    PAGE.write_text(written, encoding="utf-8")
+        return int(written != {PAGE: text, README: readme})
+    for path, changed in written.items():
+        path.write_text(changed, encoding="utf-8")
     return 0
 
 
