@@ -179,7 +179,7 @@ def targets(base: str, limit: int) -> tuple[list[str], list[str]]:
 def start(data: str, options: list[str]) -> tuple[subprocess.Popen[str], str]:
     """Start a server and wait for the line with its address."""
     words = [sys.executable, "-m", "mdr", "serve", "--data", data, "--port", "0", *options]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"http://[0-9.]+:\d+", line):
