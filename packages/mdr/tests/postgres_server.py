@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -63,10 +64,21 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill the first process as a system without memory does; the others notice and end."""
-        pid = int((self._cluster / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGKILL)
-        while self._alive():  # a new start is refused while any of them holds the shared memory
-            pass
+        first = int((self._cluster / "postmaster.pid").read_text().splitlines()[0])
+        found = subprocess.run(
+            ["pgrep", "-P", str(first)], check=False, capture_output=True, text=True
+        )
+        handles = [
+            handle for pid in (first, *map(int, found.stdout.split())) if (handle := _handle(pid))
+        ]
+        os.kill(first, signal.SIGKILL)
+        for handle in handles:  # a new start is refused while any of them holds the shared memory
+            select.select([handle], [], [], 60)
+            os.close(handle)
+        # Where nobody collects orphans the number is taken still, and a new start would believe it alive.
+        (self._cluster / "postmaster.pid").unlink()
+        for left in self.folder.glob(".s.PGSQL.*"):
+            left.unlink()
 
     def remove(self) -> None:
         """Stop and remove everything."""
@@ -96,12 +108,6 @@ class PostgresServer:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def _alive(self) -> bool:
-        found = subprocess.run(
-            ["pgrep", "-f", f"{self.folder.name}"], check=False, capture_output=True
-        )
-        return found.returncode == 0
-
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
             [str(self._bin / program), *arguments],
@@ -116,7 +122,17 @@ class PostgresServer:
             extra_groups=None if self._user is None else [],
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"},
         )
-        assert done.returncode == 0, f"{program}: {done.stderr}"
+        log = self.folder / "log"
+        told = log.read_text()[-2_000:] if done.returncode and log.exists() else ""
+        assert done.returncode == 0, f"{program}: {done.stderr}\n{told}"
+
+
+def _handle(pid: int) -> int | None:
+    """Open what becomes readable when the process has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _user() -> str | None:

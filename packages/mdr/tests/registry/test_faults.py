@@ -108,18 +108,18 @@ def test_a_database_killed_and_started_again_under_load(
 
     with ThreadPoolExecutor(4) as readers:
         running = [readers.submit(read) for _ in range(4)]
-        while not failures:
-            server.kill()
-            server.start()
-        before = len(failures)
-        assert registry.resolve(REF) == right
-        assert state_token(stores) == token
-        stop.set()
+        try:
+            while not failures:
+                server.kill()
+                server.start()
+            assert registry.resolve(REF) == right
+            assert state_token(stores) == token
+        finally:
+            stop.set()
         answers = [each.result() for each in running]
     assert wrong == []
     assert min(answers) > 0
     assert set(failures) <= {"database-unreachable", "database-busy", "index-unreadable"}, failures
-    assert before > 0
     repository.commit({"s9/SKILL.md": skill("s9")})
     assert index_source(str(repository.path), settings, name_as="acme/tools").new_versions == 1
     assert check(settings, repair=False).ok
