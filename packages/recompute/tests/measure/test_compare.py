@@ -328,3 +328,15 @@ def test_names_from_a_ledger_are_escaped(tmp_path: Path) -> None:
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len({line.count("|") - line.count("\\|") for line in table}) == 1
     assert "\x1b" not in run(root).stdout
+
+
+@pytest.mark.parametrize(
+    ("kernels", "share", "noted"), [(0.99, 0.99, False), (1.2, 1.0, False), (0.6, 0.6, True)]
+)
+def test_the_share_of_kernels_says_who_bounds_the_step(
+    tmp_path: Path, kernels: float, share: float, noted: bool
+) -> None:
+    rows = [row("[]"), row("[mlp]", peak=6 * GIB, kernel_seconds=kernels)]
+    (candidate,) = compare(read_ledger(ledger(tmp_path, rows))).candidates
+    assert candidate.measured.kernel_share == pytest.approx(share)
+    assert any("the host's" in note for note in candidate.measured.notes) is noted

@@ -102,6 +102,7 @@ def measured(group: RunGroup, control: RunGroup | None) -> Measured:
         reserved_peak_bytes=max((size for size in reserved if size is not None), default=None),
         step_seconds=median(times) if times else None,
         phases=_phases(group),
+        kernel_share=kernel_share(group),
         notes=tuple(_notes(group)),
     )
 
@@ -204,6 +205,21 @@ IMPORTED: Final = {
     "that optimizer states were there, what the model recomputed or which revisions ran",
 }
 """What rows that a probe did not write cannot prove."""
+GPU_BOUND: Final = 0.95
+"""Share of the step in which kernels run, below which its time says something about the host too."""
+
+
+def kernel_share(group: RunGroup) -> float | None:
+    """Return the share of a step in which the GPU was busy, where it was measured: of the idlest row.
+
+    Kernels of the one profiled step over the median of those that were not profiled; at most 1.
+    """
+    shares = [
+        row.kernel_seconds / median(row.steady_seconds)
+        for row in group.rows
+        if row.kernel_seconds is not None and row.steady_seconds
+    ]
+    return min(1.0, *shares) if shares else None
 
 
 def _notes(group: RunGroup) -> Iterator[str]:
@@ -217,6 +233,9 @@ def _notes(group: RunGroup) -> Iterator[str]:
         yield f"{skipped} skipped iteration(s)"
     if retries := sum(row.alloc_retries for row in group.rows):
         yield f"{retries} allocator retries: the device was full, step times are not those of a job that fits"
+    share = kernel_share(group)
+    if share is not None and share < GPU_BOUND:
+        yield f"kernels ran for {share:.0%} of the step: the rest of its time is the host's"
     inactive = [row for row in group.rows if _asked_but_unseen(group.choice, row)]
     if inactive:
         yield "asked for, but not active on any layer of the built model"

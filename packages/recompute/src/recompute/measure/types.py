@@ -77,6 +77,8 @@ class Measured:
     """Median of the steady steps, of the slowest rank."""
     phases: tuple[tuple[str, int], ...]
     """Highest allocation of each phase over ranks and repeats."""
+    kernel_share: float | None = None
+    """Share of a step in which the GPU was busy, where it was measured."""
     notes: tuple[str, ...] = ()
 
     @property

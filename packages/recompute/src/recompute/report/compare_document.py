@@ -73,6 +73,7 @@ def _measured(figures: Measured, comparison: Comparison) -> dict[str, Any]:
         "peak_phase": None if hot is None else hot.phase,
         "reserved_peak_bytes": figures.reserved_peak_bytes,
         "step_seconds": figures.step_seconds,
+        "kernel_share": figures.kernel_share,
         "steady_steps": figures.steady_steps,
         "repeats": figures.repeats,
         "ranks": [
