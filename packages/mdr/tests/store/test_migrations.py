@@ -1,0 +1,172 @@
+"""Steps only add: what a program of an earlier step wrote stays, and what it writes still works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic import command
+from alembic.config import Config
+
+import mdr.store
+from mdr.artifact.types import Artifact, Kind
+from mdr.errors import StoreError
+from mdr.store import engine as opening
+from mdr.store.engine import HEAD_REVISION, open_database, writing
+from mdr.store.index import Index
+from mdr.store.search import Query, search_index
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Engine
+
+SOURCE = (
+    "INSERT INTO sources (id, host, repository, repository_key, location, head, commits) "
+    "VALUES ({id}, 'github.com', 'Acme/T{id}', 'acme/t{id}', '/x', 'h', 1)"
+)
+ARTIFACT = (
+    "INSERT INTO artifacts (id, source_id, path, name, name_key, kind, latest, latest_sha256, present, "
+    "previously) VALUES ('{key}', {id}, 'a/SKILL.md', 'A', 'a', 'skill', 'git:20260101.1111111', "
+    "'{sha}', true, '[]')"
+)
+VERSION = (
+    "INSERT INTO versions (artifact_id, position, on_line, label, commit_oid, committed, size, sha256, "
+    "manifest_sha256, omitted) VALUES ('{key}', 0, true, 'git:20260101.1111111', '1', "
+    "'2026-01-01T00:00:00Z', 1, '{sha}', '{sha}', '[]')"
+)
+GRADE = "INSERT INTO grades (sha256, kind, ruleset, grade, penalty) VALUES ('{sha}', 'skill', 'r1', 'A', 0)"
+WORDS = (
+    "INSERT INTO search (rowid, artifact_id, name, description, repository, body) "
+    "VALUES ({id}, '{key}', 'A', '', 'acme t', 'wobbly words')"
+)
+"""Statements as a program of step 0001 writes them."""
+
+
+@pytest.fixture
+def first(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Engine, Path, str | None]]:
+    """A database of step 0001 with one artifact in it."""
+    address = None
+    if request.param == "postgresql":
+        address = request.getfixturevalue("empty_postgres_url")
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "HEAD_REVISION", "0001")
+        engine = open_database(tmp_path, create=True, address=address)
+    assert engine is not None
+    write(engine, 1)
+    yield engine, tmp_path, address
+    engine.dispose()
+
+
+def write(engine: Engine, number: int) -> None:
+    statements = [SOURCE, ARTIFACT, VERSION, GRADE]
+    if engine.dialect.name == "sqlite":
+        statements.append(WORDS)
+    with writing(engine) as connection:
+        for statement in statements:
+            values = {"id": number, "sha": str(number) * 64, "key": key(number)}
+            connection.exec_driver_sql(statement.format(**values))
+
+
+def key(number: int) -> str:
+    repository = f"Acme/T{number}"
+    artifact = Artifact(
+        host="github.com", repository=repository, path="a/SKILL.md", name="A", kind=Kind.SKILL
+    )
+    return artifact.id
+
+
+both = pytest.mark.parametrize("first", ["sqlite", "postgresql"], indirect=True)
+
+
+@both
+def test_an_older_index_comes_up_to_date_with_all_it_holds(
+    first: tuple[Engine, Path, str | None],
+) -> None:
+    _, data, address = first
+    engine = open_database(data, create=False, address=address)
+    assert engine is not None
+    with engine.connect() as connection:
+        step = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    assert step == HEAD_REVISION
+    index = Index(engine)
+    (artifact,) = index.artifacts_in(1)
+    assert [each.grade for each in index.versions(artifact, "r1")] == ["A"]
+    assert [digest for _, digest in index.unread(1)] == ["1" * 64]
+    if address is None:
+        found = search_index(engine)
+        assert [hit.artifact.name for hit in found.search(Query(words="wobly"), "r1").hits] == ["A"]
+    engine.dispose()
+
+
+@both
+def test_a_program_of_an_earlier_step_reads_and_writes_on(
+    first: tuple[Engine, Path, str | None],
+) -> None:
+    old, data, address = first
+    engine = open_database(data, create=False, address=address)
+    assert engine is not None
+    write(old, 2)
+    with writing(old) as connection:
+        connection.exec_driver_sql("UPDATE artifacts SET present = false WHERE source_id = 1")
+        connection.exec_driver_sql("UPDATE sources SET head = 'h2' WHERE id = 1")
+        rows = connection.exec_driver_sql(
+            "SELECT source_id, present FROM artifacts ORDER BY source_id"
+        ).all()
+    assert [(row[0], bool(row[1])) for row in rows] == [(1, False), (2, True)]
+    assert [each.id for each in Index(engine).sources()] == [1, 2]
+    assert [hit.artifact.path for hit in search_index(engine).search(Query(), "r1").hits] == [
+        "a/SKILL.md"
+    ]
+    engine.dispose()
+
+
+@both
+def test_an_older_index_that_is_only_read_is_left_alone(
+    first: tuple[Engine, Path, str | None],
+) -> None:
+    old, data, address = first
+    with pytest.raises(StoreError) as caught:
+        open_database(data, create=False, read_only=True, address=address)
+    assert caught.value.code == "index-older"
+    with old.connect() as connection:
+        step = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    assert step == "0001"
+
+
+@both
+def test_a_step_that_fails_leaves_the_one_before(
+    first: tuple[Engine, Path, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, data, address = first
+    real = command.upgrade
+
+    def fails(config: Config, revision: str) -> None:
+        real(config, revision)
+        raise RuntimeError("no power")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", fails)
+        with pytest.raises(RuntimeError):
+            open_database(data, create=False, address=address)
+    with old.connect() as connection:
+        step = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    assert step == "0001"
+    engine = open_database(data, create=False, address=address)
+    assert engine is not None
+    assert len(Index(engine).sources()) == 1
+    engine.dispose()
+
+
+def test_every_step_says_what_it_needs_and_nothing_is_dropped() -> None:
+    """A step that removes or renames would break the servers that still run."""
+    folder = Path(mdr.store.__file__).parent / "migrations" / "versions"
+    steps = sorted(folder.glob("step_*.py"))
+    assert len(steps) >= 2
+    for step in steps:
+        source = step.read_text("utf-8")
+        for word in ("drop_", "rename_", "alter_column", "DROP ", "RENAME "):
+            assert word not in source, (step.name, word)
