@@ -39,7 +39,8 @@ def rows_of_series(series: Series, run: ImportedRun) -> tuple[Row, ...]:
         raise InputError(
             "nothing-to-import",
             "no step times, memory reports or failure were found",
-            hint="log with --log-throughput or --log-memory-to-tensorboard, or give the right files",
+            hint="give Megatron's own output, or event files written with --log-timers-to-tensorboard and "
+            "--log-memory-to-tensorboard",
             data={"source": series.source},
         )
     memory: dict[int | None, RankMemory] = series.memory or {None: RankMemory()}
