@@ -95,6 +95,16 @@ def test_pipeline_and_data_parallel_over_four_processes(tmp_path: Path) -> None:
     assert spans == [first, first, last, last]
 
 
+def test_multi_token_prediction_is_built_and_recomputed(tmp_path: Path) -> None:
+    _, rows = measure(tmp_path / "l", 1, SHARDED, "mlp", mtp_num_layers=1)
+    control, mlp = rows
+    assert {row.outcome for row in rows} == {Outcome.PASS}
+    assert control.recompute_seen is not None
+    assert mlp.recompute_seen is not None
+    assert control.recompute_seen["layers_seen"] == MODEL["num_layers"] + 1
+    assert mlp.recompute_seen["per_layer"] == [{"layers": [0, 4], "modules": ["mlp"]}]
+
+
 @pytest.mark.parametrize(
     ("fault", "outcomes"),
     [("oom", {Outcome.OOM, Outcome.CRASH}), ("kill", {Outcome.CRASH})],
