@@ -531,3 +531,11 @@ def test_the_least_recently_asked_for_page_is_forgotten_first() -> None:
     drawn.put("c", "1", b"c")
     assert (drawn.get("a", "1"), drawn.get("b", "1"), drawn.get("c", "1")) == (b"a", None, b"c")
     assert drawn.get("a", "2") is None
+
+
+@pytest.mark.parametrize("path", ["/acme/tools/greet", "/skills/gret"])
+def test_a_wrong_address_suggests_what_its_last_word_finds(site: Site, path: str) -> None:
+    page = Words(site.page(path, 404))
+    in_order(page.words, "Nothing is here", "Did you mean", "acme/tools/greet")
+    assert f"/a/{GREET}" in [attrs.get("href") for _, attrs in page.tags]
+    assert "Did you mean" not in site.page("/no/zzzzqqqq", 404)

@@ -289,7 +289,9 @@ class PageRenderer(RendererHTML):
         slug = _slug(text)
         count = env["anchors"][slug] = env["anchors"].get(slug, 0) + 1
         anchor = ANCHOR + (slug if count == 1 else f"{slug}-{count - 1}")
-        env["headings"].append(Heading(level=level, anchor=anchor, text=text[:200]))
+        env["headings"].append(
+            Heading(level=level, anchor=anchor, text=text[:200] or "without words")
+        )
         tokens[idx].meta["level"] = level
         return f'<h{level} id="{escape(anchor)}" class="md-h{written}">'
 

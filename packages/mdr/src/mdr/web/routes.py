@@ -37,6 +37,10 @@ BADGE_HEADERS: Final = (
 )
 
 
+NEAR: Final = 5
+"""Artifacts that the page of a wrong address suggests."""
+
+
 def create(service: Service, views: BadgeViews) -> Starlette:
     """Build the pages.
 
@@ -184,8 +188,25 @@ async def _problem(service: Service, request: Request, error: Exception) -> Resp
         request.scope["mdr.code"] = error.code
         request.scope["mdr.error"] = error
     near = error.data.get("near") if isinstance(error, BadReference) else None
+    if isinstance(error, BadReference) and error.code == "not-found" and not near:
+        near = await _like(service, request)
     links = [each for each in near or [] if isinstance(each, dict)]
     return Sent(Ready(problem_page(error, service.base_url, near=links)))
+
+
+async def _like(service: Service, request: Request) -> list[dict[str, str]]:
+    """Return artifacts that the last word of the address finds, its typing errors forgiven."""
+    from mdr.store.search import Query
+
+    words = request.url.path.rpartition("/")[2][:100]
+    if request.url.path.startswith(("/a/", "/hash/", "/badge/", "/static/")) or not words:
+        return []
+    try:
+        query = Query(words=words, limit=NEAR)
+        found = await service.in_thread(lambda: service.reading.registry.search(query))
+    except MdrError:
+        return []  # the page of an error must not fail
+    return [{"name": hit.artifact.ref, "url": f"/a/{hit.artifact.id}"} for hit in found.hits]
 
 
 def _ours(error: HTTPException) -> MdrError:
