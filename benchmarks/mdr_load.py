@@ -150,7 +150,7 @@ def learn(url: str, folder: Path) -> dict[str, Path]:
         if page["next_cursor"] is None:
             break
         cursor = f"&cursor={page['next_cursor']}"
-    for kind in ("resolve", "blob", "badge"):
+    for kind in ("page", "resolve", "blob", "badge"):
         for path in paths[kind]:
             with urlopen(url + path) as answer:  # noqa: S310 - loopback
                 answer.read()

@@ -13,40 +13,64 @@ MIB: Final = 1 << 20
 OVERHEAD: Final = 2_000
 """Bytes that one kept answer takes beside its bodies: headers, key and tables."""
 LARGEST_SHARE: Final = 8
-"""An answer larger than the eighth part of the room is not kept."""
+"""An answer larger than the eighth part of its room is not kept."""
+SMALL: Final = 24 << 10
+"""Bytes of the largest body that counts as small."""
 
 
 class Kept:
-    """A bounded memory of answers, by request target; the least recently used goes first."""
+    """A bounded memory of answers, by request target; the least recently used goes first.
+
+    Small answers (references, blobs, badges) and large ones (pages) have half of the room each, so that a
+    crawler of pages does not push out what programs ask all the time.
+    """
 
     def __init__(self, room: int = 64 * MIB) -> None:
         """Take the room in bytes; 0 keeps nothing."""
-        self._room = room
-        self._used = 0
-        self._entries: OrderedDict[bytes, tuple[str, float | None, int, Ready]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._small, self._large = _Room(room // 2), _Room(room // 2)
         self.hits = 0
         self.misses = 0
 
     @property
     def used(self) -> int:
         """Bytes taken."""
-        return self._used
+        return self._small.used + self._large.used
 
     def get(self, key: bytes, token: str, now: float) -> Ready | None:
         """Return an answer made from the state ``token`` and still fresh at ``now`` (monotonic seconds)."""
+        ready = self._small.get(key, token, now) or self._large.get(key, token, now)
+        if ready is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return ready
+
+    def put(self, key: bytes, token: str, now: float, ready: Ready) -> None:
+        """Keep an answer, and forget the least recently used until it fits."""
+        small = len(ready.answer.body) <= SMALL
+        (self._large if small else self._small).forget(key)
+        (self._small if small else self._large).put(key, token, now, ready)
+
+
+class _Room:
+    """Answers of one size."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self.used = 0
+        self._entries: OrderedDict[bytes, tuple[str, float | None, int, Ready]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes, token: str, now: float) -> Ready | None:
         entry = self._entries.get(key)
         if entry is None or entry[0] != token or (entry[1] is not None and entry[1] <= now):
-            self.misses += 1
             return None
-        self.hits += 1
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
         return entry[3]
 
     def put(self, key: bytes, token: str, now: float, ready: Ready) -> None:
-        """Keep an answer, and forget the least recently used until it fits."""
         seconds = ready.answer.fresh_seconds
         until = None if seconds is None else now + seconds
         size = ready.size + len(key) + OVERHEAD
@@ -55,11 +79,15 @@ class Kept:
             if size > self._room // LARGEST_SHARE:
                 return
             self._entries[key] = (token, until, size, ready)
-            self._used += size
-            while self._used > self._room:
+            self.used += size
+            while self.used > self._room:
                 self._forget(next(iter(self._entries)))
+
+    def forget(self, key: bytes) -> None:
+        with self._lock:
+            self._forget(key)
 
     def _forget(self, key: bytes) -> None:
         old = self._entries.pop(key, None)
         if old is not None:
-            self._used -= old[2]
+            self.used -= old[2]

@@ -40,7 +40,7 @@ class Bounds:
     """Requests that may wait for a thread; more are told to come back."""
     seconds: float = 30.0
     """Longest that one request may take."""
-    kept_bytes: int = 64 * MIB
+    kept_bytes: int = 256 * MIB
     """Room for answers that are kept."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TEXT: str = "text/plain; charset=utf-8"
 VIEWS_FRESH: float = 2.0
 """Seconds for which a document may show an older number of badge views."""
-RESOLVED_FRESH: float = 60.0
+RESOLVED_FRESH: float = 3_600.0
 """The same for ``resolve``, which is asked most and read for its hash."""
 
 

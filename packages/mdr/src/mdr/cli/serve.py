@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--public-url", metavar="URL", help="Where readers reach it, such as https://registry.example.")  # fmt: skip
 @click.option("--trust-proxy", "proxies", multiple=True, metavar="ADDRESS", help="Believe X-Forwarded-For and -Proto of this address or network; repeatable.")  # fmt: skip
 @click.option("--rate-limit", type=click.FloatRange(0), metavar="N", help="Requests a second for each client; 0 for none. Default 100, and none for this machine.")  # fmt: skip
-@click.option("--cache-mib", type=click.IntRange(0, 65536), default=64, show_default=True, help="Room for answers that are kept, for each process.")  # fmt: skip
+@click.option("--cache-mib", type=click.IntRange(0, 65536), default=256, show_default=True, help="Room for answers that are kept, for each process.")  # fmt: skip
 @click.option("--log", "log", type=click.Choice(["requests", "failures"]), default="requests", show_default=True, help="What is written to standard error.")  # fmt: skip
 @place_options
 @store_options

@@ -118,12 +118,13 @@ class Transport:
         """Change something, once: what may have happened is not tried again.
 
         Raises:
-            mdr.errors.UsageError: token-missing, token-in-clear.
+            mdr.errors.Refusal: token-missing.
+            mdr.errors.UsageError: token-in-clear.
             mdr.errors.MdrError: as :meth:`get`.
         """
         parts = urlsplit(self._base)
         if self._token is None:
-            raise UsageError(
+            raise Refusal(
                 "token-missing", "a registry is changed with a token only", hint="set MDR_TOKEN"
             )
         if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
@@ -178,18 +179,24 @@ class Transport:
                     method, url, body=body, headers=headers, redirect=False, preload_content=False
                 )
                 try:
-                    return self._read(answer, limit)
+                    reply = self._read(answer, limit)
                 finally:
                     answer.close()
                     answer.release_conn()
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                what = "it took too long" if late.is_set() else _reason(error)
-                raise WorldError(
-                    "registry-unreachable",
-                    f"the registry {self._base} cannot be reached: {what}",
-                    hint="check the address and the network; what is cached installs with --offline",
-                    data={"registry": self._base},
-                ) from error
+                raise self._unreachable(late, _reason(error)) from error
+            if late.is_set():  # the end that we made looks like the other side's
+                raise self._unreachable(late, "")
+            return reply
+
+    def _unreachable(self, late: threading.Event, reason: str) -> WorldError:
+        what = "it took too long" if late.is_set() else reason
+        return WorldError(
+            "registry-unreachable",
+            f"the registry {self._base} cannot be reached: {what}",
+            hint="check the address and the network; what is cached installs with --offline",
+            data={"registry": self._base},
+        )
 
     def _read(self, answer: urllib3.BaseHTTPResponse, limit: int) -> Reply:
         headers = {name.lower(): value for name, value in answer.headers.items()}

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem, status_of
-from mdr.errors import MdrError, Refusal, UsageError
+from mdr.errors import MdrError, UsageError, WorldError
 
 if TYPE_CHECKING:
     from mdr.answers.answer import Application, Message, Receive, Scope, Send
@@ -119,7 +119,7 @@ class Envelope:
         if wait is not None:
             self._metrics.limited()
             seconds = max(1, int(wait + 0.999))
-            raise Refusal(
+            raise WorldError(
                 "rate-limited",
                 "too many requests from your network",
                 hint=f"wait {seconds} s; answers may be kept and asked about with If-None-Match",

@@ -45,7 +45,7 @@ class Options:
     connections: int = 4_000
     """Most connections of one process."""
     threads: int = 8
-    kept_bytes: int = 64 * MIB
+    kept_bytes: int = 256 * MIB
     """Room of one process for answers that are kept."""
     min_free_bytes: int = 64 * MIB
     """Less free disk than this, and the service is not ready."""
