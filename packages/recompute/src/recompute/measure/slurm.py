@@ -209,7 +209,7 @@ def wait_for_job(
             if seen.run_seconds > limit and not too_long:
                 too_long = True
                 cancel(submitted.job)
-            if seen.state == "PENDING" and seen.reason != told:
+            if seen.state == "PENDING" and seen.reason not in {told, "None", ""}:
                 told = seen.reason
                 say(f"  job {submitted.job} waits: {told}")
             time.sleep(pause)
