@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from mdr.store.schema import words
 
@@ -55,14 +55,19 @@ def nearest(connection: Connection, word: str, count: Counter) -> list[str]:
 
 def add_words(connection: Connection, terms: Iterable[str]) -> None:
     """Remember words; in their order, so that two transactions never wait for each other crosswise."""
-    rows = [{"term": term, "backward": term[::-1]} for term in sorted(set(terms))]
-    if not rows:
+    wanted = sorted(set(terms))
+    if not wanted:
         return
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert
-    else:
-        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
-    connection.execute(insert(words).on_conflict_do_nothing(), rows)
+    if connection.dialect.name == "postgresql":  # one statement: a round trip a word takes minutes
+        statement = (
+            "INSERT INTO words (term, backward) SELECT t.term, reverse(t.term) "
+            'FROM unnest(CAST(:terms AS text[])) AS t(term) ORDER BY t.term COLLATE "C" '
+            "ON CONFLICT DO NOTHING"
+        )
+        connection.execute(text(statement), {"terms": wanted})
+        return
+    rows = [{"term": term, "backward": term[::-1]} for term in wanted]
+    connection.execute(text("INSERT OR IGNORE INTO words VALUES (:term, :backward)"), rows)
 
 
 def _candidates(connection: Connection, word: str, allowance: int) -> set[str]:
