@@ -15,6 +15,7 @@ from recompute.search.cost import CostModel
 from recompute.search.outcome import Judge
 from recompute.search.per_layer import ENCLOSING, WHOLE_LAYER
 from recompute.search.plan import plan
+from recompute.timeline.layers import acting_boundaries
 from recompute.timeline.predict import Predictor
 from recompute.units import GIB
 
@@ -191,3 +192,30 @@ def test_whole_layers_are_left_out_where_full_recompute_is_not_legal() -> None:
     spans = [span for o in found for span in o.choice.per_layer or ()]
     assert spans
     assert not any(WHOLE_LAYER in span.modules for span in spans)
+
+
+MIXED = {
+    "num_moe_experts": 4,
+    "moe_ffn_hidden_size": 128,
+    "moe_layer_freq": (0, 1, 1, 1),
+    "moe_grouped_gemm": True,
+    "moe_token_dispatcher_type": "alltoall",
+}
+
+
+def test_a_span_names_only_what_acts_on_its_layers() -> None:
+    """A dense layer has no ``moe``, an expert layer no ``mlp`` and no ``mlp_act``."""
+    job = small_job(**{"hardware.gpu": "h200", **MIXED})
+    acting = acting_boundaries(job, Predictor(job).stages)
+    assert "mlp" in acting[0]
+    assert "mlp" not in acting[1]
+    stock = plan(job, "1000GiB", details=False).alternatives
+    low, high = min(o.peak_bytes for o in stock), max(o.peak_bytes for o in stock)
+    found = 0
+    for part in range(1, 8):
+        chosen = plan(job, low + (high - low) * part // 8, per_layer=True).chosen
+        for span in (chosen and chosen.choice.per_layer) or ():
+            found += 1
+            for number in range(span.first, span.last + 1):
+                assert acting[number].issuperset(span.modules), span
+    assert found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from recompute.config.choice import LABELS, LayerSpan, RecomputeChoice
 from recompute.search.reserved import allocator_of
+from recompute.timeline.layers import acting_boundaries
 
 if TYPE_CHECKING:
     from recompute.search.outcome import Judge
@@ -71,7 +72,7 @@ def best_per_layer(judge: Judge, stock: Sequence[Outcome]) -> tuple[Outcome, ...
                 best[index] = (key, mix)
     if not best:
         return ()
-    choice = _choice([best[index][1] for index in sorted(best)])
+    choice = _choice(_acting([best[index][1] for index in sorted(best)], judge))
     if not choice.per_layer:
         return ()
     return (judge.judge(judge.predictor.predict(choice)),)
@@ -187,6 +188,19 @@ def _orders(stage: Stage) -> list[tuple[int, ...]]:
     rounds = itertools.zip_longest(*chunks)
     spread = tuple(number for row in rounds for number in row if number is not None)
     return [plain] if spread == plain else [plain, spread]
+
+
+def _acting(mixes: Sequence[Mix], judge: Judge) -> list[Mix]:
+    """Leave out of each layer's boundaries those that do nothing there: an expert layer has no ``mlp``.
+
+    The prediction stays; the plan can be applied to the model, where a boundary without effect is refused.
+    """
+    predictor = judge.predictor
+    acting = acting_boundaries(predictor.job, predictor.stages)
+    return [
+        tuple((number, tuple(m for m in modules if m in acting[number])) for number, modules in mix)
+        for mix in mixes
+    ]
 
 
 def _choice(mixes: Sequence[Mix]) -> RecomputeChoice:

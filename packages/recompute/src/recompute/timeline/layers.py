@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from recompute.config.choice import RecomputeChoice, choice_of
@@ -338,6 +339,16 @@ class LayerBook:
             for pair in (*self.actives(chunk, choice), *self.mtp_actives(chunk, choice)):
                 pairs[pair] = pairs.get(pair, 0) + 1
         return total((self.replay(*pair), times) for pair, times in pairs.items() if pair[1])
+
+
+def acting_boundaries(job: JobConfig, stages: Iterable[Stage]) -> dict[int, frozenset[str]]:
+    """Return the boundaries that do anything on each layer, by its global number; ``full`` is one."""
+    book = LayerBook(job, 1, composition=False)
+    return {
+        layer.number: frozenset(region.label for region in book.tape(layer.kind).regions)
+        for stage in stages
+        for layer in stage.layers
+    }
 
 
 def _leaving(unit: Unit, gradient: int) -> Unit:
