@@ -203,7 +203,7 @@ def chosen_encoding(accepted: str) -> str:
         name, _, parameters = item.strip().lower().partition(";")
         name = name.strip()
         weight = _weight(parameters)
-        if name in {ZSTD, GZIP} and (weight, name) > (best_weight, best):
+        if name in {ZSTD, GZIP} and weight > 0 and (weight, name) > (best_weight, best):
             best, best_weight = name, weight
     return best
 
