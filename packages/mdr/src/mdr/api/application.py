@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from mdr import __version__
 from mdr.api.reads import artifact_routes, bytes_routes, search_routes, verify_route
 from mdr.api.responses import ProblemResponse
-from mdr.api.writes import people_writes, version_writes
+from mdr.api.writes import people_writes, trail_route, version_writes
 from mdr.errors import BadReference, MdrError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def create(service: Service) -> FastAPI:
         servers=[{"url": service.base_url}],
     )
     reads = (search_routes, artifact_routes, bytes_routes, verify_route)
-    for routes in (*reads, version_writes, people_writes):
+    for routes in (*reads, version_writes, people_writes, trail_route):
         app.include_router(routes(service), prefix=BASE)
     add_problems(app)
     return app

@@ -194,9 +194,9 @@ def version_writes(service: Service) -> APIRouter:
 
 
 def people_writes(service: Service) -> APIRouter:
-    """Return the routes by which people add, object and claim; and the trail of what was done."""
+    """Return the routes by which people add, object and claim."""
     from mdr.crawl.enqueueing import enqueue
-    from mdr.registry import disputes, events
+    from mdr.registry import disputes
 
     router, door, stores = APIRouter(tags=["write"]), Door(service), service.stores
 
@@ -246,6 +246,15 @@ def people_writes(service: Service) -> APIRouter:
                 secret, "claims:write", lambda by: disputes.claim(stores, by=by, **new.model_dump())
             ),
         )
+
+    return router
+
+
+def trail_route(service: Service) -> APIRouter:
+    """Return the route to the audit trail."""
+    from mdr.registry import events
+
+    router, door, stores = APIRouter(tags=["write"]), Door(service), service.stores
 
     @router.get(
         "/events", operation_id="events",
