@@ -242,3 +242,17 @@ def test_verify_refuses_what_is_no_list_of_hashes(api: TestClient, body: bytes) 
 def test_too_many_hashes_are_refused(api: TestClient) -> None:
     assert api.post("/api/v1/verify", json={"hashes": ["0" * 64] * 1001}).status_code == 422
     assert api.post("/api/v1/verify", json={"hashes": ["0" * 64] * 1000}).status_code == 200
+
+
+def test_answers_that_are_kept_are_counted_under_their_route(api: TestClient) -> None:
+    path, line = f"/api/v1/blob/{NEW}", 'route="/api/v1/blob/{sha256}",status="200"'
+
+    def counted() -> float:
+        lines = api.get("/metrics").text.splitlines()
+        found = [each for each in lines if line in each and 'method="GET"' in each]
+        return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+    before = counted()
+    for _ in range(3):
+        assert api.get(path).status_code == 200
+    assert counted() == before + 3

@@ -189,6 +189,7 @@ class FastLane:
         wanted = asked_encoding(scope)
         if not ready.has(wanted):
             return await self._app(scope, receive, send)
+        scope["route"] = ready.route
         return await ready.send(scope, send, wanted)
 
 
