@@ -206,7 +206,7 @@ def test_a_plea_for_patience_silences_the_host_for_all_its_sources(
     assert admitted == {one, two}
     running = book.begin(one)
     assert running is not None
-    limited = failure("rate-limited", "429", {"retry_after": 600}, 60)
+    limited = failure("host-rate-limited", "429", {"retry_after": 600}, 60)
     assert book.finish(running, limited)
     assert book.begin(two) is None
     assert [row.id for row in book.admit(10)] == [other]
@@ -222,7 +222,7 @@ def test_a_clock_set_back_stops_nothing(stores: Stores, book: Book, clock: Clock
     clock.now = NOW + 3_650 * DAY
     row = begun(book, crawl)
     assert book.finish(
-        row, Postponed(seconds=50, code="rate-limited", message="", pauses_host=True)
+        row, Postponed(seconds=50, code="host-rate-limited", message="", pauses_host=True)
     )
     clock.now = NOW
     held = only(book)
@@ -291,6 +291,6 @@ def test_every_blamed_code_is_treated_as_its_row_says(blame: object) -> None:
 
 def test_other_codes_are_tried_again() -> None:
     assert failure("git-failed", "words", {}, 60) == Failed(code="git-failed", message="words")
-    assert failure("rate-limited", "w", {"retry_after": "x"}, 60) == Postponed(
-        seconds=60, code="rate-limited", message="w", pauses_host=True
+    assert failure("host-rate-limited", "w", {"retry_after": "x"}, 60) == Postponed(
+        seconds=60, code="host-rate-limited", message="w", pauses_host=True
     )

@@ -173,7 +173,7 @@ def test_a_host_that_asks_for_patience_gets_it(
     assert len([path for path in web.paths if "info/refs" in path]) == 1
     found = rows(stores)
     assert all(row.attempts == 0 and row.state == "waiting" for row in found.values())
-    assert sum(row.code == "rate-limited" for row in found.values()) == 1
+    assert sum(row.code == "host-rate-limited" for row in found.values()) == 1
 
 
 def test_a_host_that_fails_is_tried_later(stores: Stores, web: GitWeb, workers: Workers) -> None:

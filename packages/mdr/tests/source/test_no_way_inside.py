@@ -256,7 +256,7 @@ def test_a_server_that_asks_for_patience_is_heard(
     outside.refusal = (status, fields)
     with pytest.raises(SourceError) as caught:
         read(url_of(outside), tmp_path)
-    assert (caught.value.code, caught.value.data["retry_after"]) == ("rate-limited", pause)
+    assert (caught.value.code, caught.value.data["retry_after"]) == ("host-rate-limited", pause)
     assert list((tmp_path / "data/tmp").iterdir()) == []
 
 

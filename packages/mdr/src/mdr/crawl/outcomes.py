@@ -94,10 +94,10 @@ def failure(code: str, message: str, data: Mapping[str, Any], own_pause: int) ->
     Args:
         code: Stable code of the error.
         message: What it said.
-        data: What it carried; ``retry_after`` in seconds for ``rate-limited``.
+        data: What it carried; ``retry_after`` in seconds for ``host-rate-limited``.
         own_pause: Seconds until the next try after a fault of our own.
     """
-    if code == "rate-limited":
+    if code == "host-rate-limited":
         pause = data.get("retry_after")
         seconds = pause if isinstance(pause, int) and pause > 0 else own_pause
         return Postponed(seconds=seconds, code=code, message=message, pauses_host=True)

@@ -39,7 +39,7 @@ def remote_head(location: Location, settings: Settings) -> Head:
     """Ask a remote or bundle where its default branch stands: one round trip, nothing fetched.
 
     Raises:
-        mdr.errors.SourceError: source-empty, git-failed, git-timeout, rate-limited.
+        mdr.errors.SourceError: source-empty, git-failed, git-timeout, host-rate-limited.
         mdr.errors.Refusal: private-address.
     """
     address, env = _call(location, settings)
@@ -84,7 +84,7 @@ def fetch(location: Location, mirror: Path, head: Head, settings: Settings) -> N
         settings: Limits and token.
 
     Raises:
-        mdr.errors.SourceError: source-too-large, git-failed, git-timeout, rate-limited.
+        mdr.errors.SourceError: source-too-large, git-failed, git-timeout, host-rate-limited.
     """
     limits = settings.limits
     address, env = _call(location, settings)

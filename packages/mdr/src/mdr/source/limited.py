@@ -53,7 +53,7 @@ def traced(location: Location, data: Path) -> Iterator[Mapping[str, str]]:
         Variables for git.
 
     Raises:
-        mdr.errors.SourceError: rate-limited, with ``status`` and ``retry_after`` (seconds); else as raised.
+        mdr.errors.SourceError: host-rate-limited, with ``status`` and ``retry_after`` (seconds); else as raised.
     """
     if location.scheme not in {"http", "https"}:
         yield {}
@@ -68,7 +68,7 @@ def traced(location: Location, data: Path) -> Iterator[Mapping[str, str]]:
         if refused is None:
             raise
         raise SourceError(
-            "rate-limited",
+            "host-rate-limited",
             f"{location.server} answered {refused.status} and asks to wait {refused.pause} s",
             hint="try again after that time",
             data={"status": refused.status, "retry_after": refused.pause, "host": location.server},
