@@ -81,6 +81,41 @@ def test_too_long_an_address_and_too_large_a_body_are_problems(api: TestClient) 
     assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
 
 
+@pytest.mark.parametrize(
+    "path", ["/openapi.json", "/healthz", "/readyz", "/metrics", f"/badge/{GREET}.svg"]
+)
+def test_what_answers_at_the_root_answers_below_the_base_too(api: TestClient, path: str) -> None:
+    root, below = api.get(path), api.get(f"/api/v1{path}")
+    assert below.status_code == root.status_code == 200
+    assert below.headers["content-type"] == root.headers["content-type"]
+    if path != "/metrics":
+        assert below.content == root.content
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/badge/art_aaaaaaaaaaaaaaaa.svg", "/mcp/nope", "/api/v1/badge/x"]
+)
+def test_a_condition_never_hides_an_error(api: TestClient, path: str) -> None:
+    etag = api.get(path).headers.get("etag", '"x"')
+    for sent in ("*", etag):
+        assert api.get(path, headers={"if-none-match": sent}).status_code == 404
+
+
+def test_a_slash_too_many_leads_to_the_page_without_it(api: TestClient) -> None:
+    answer = api.get(f"/a/{GREET}/", headers={"host": "evil.example"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (308, f"/a/{GREET}")
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", f"/api/v1/artifacts/{GREET}"])
+def test_a_method_that_is_known_nowhere_is_told_what_is(api: TestClient, path: str) -> None:
+    answer = api.request("TRACE", path)
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["allow"]
+    page = api.post("/")
+    assert (page.status_code, page.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+    assert "read with GET" in page.text
+
+
 def test_a_method_that_a_route_has_not_is_405_with_what_it_has(api: TestClient) -> None:
     answer = api.delete("/api/v1/resolve")
     assert (answer.status_code, answer.json()["code"]) == (405, "method-not-allowed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -51,6 +52,49 @@ def raw(server: Running, sent: bytes, *, close: bool = False) -> bytes:
 def test_it_says_its_address_and_ends_with_0(server: Running, number: int) -> None:
     assert get(server.url + BLOB) == SECOND
     assert server.stop(number) == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("path", [BLOB, f"/a/{GREET}", "/nope", "/api/v1/nope"])
+def test_a_head_leaves_the_connection_usable_and_the_log_quiet(server: Running, path: str) -> None:
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    lengths = []
+    for method in ("HEAD", "HEAD", "GET"):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert "close" not in (answer.getheader("connection") or "")
+        lengths.append((answer.getheader("content-length"), len(answer.read())))
+    (told, _), _, (_, size) = lengths
+    assert lengths == [(told, 0), (told, 0), (told, size)]
+    assert told == str(size)
+    connection.request("POST", path)
+    refused = connection.getresponse()
+    assert refused.read()
+    assert refused.status in {404, 405}
+    connection.close()
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("host", [b"[", b"evil.example/x?", b"a b", b""])
+def test_the_host_that_a_request_names_leads_nobody_anywhere(server: Running, host: bytes) -> None:
+    for path in (
+        f"/a/{GREET}/",
+        "/nope",
+        "/mcp/",
+        "/search/",
+        "/a/\\evil.example/",
+        "//evil.example/",
+    ):
+        sent = b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (path.encode(), host)
+        head = raw(server, sent).partition(b"\r\n\r\n")[0].lower()
+        assert b"evil.example/x" not in head
+        assert b"location: http" not in head
+        assert b"location: //" not in head
+        assert b"location: /\\" not in head
+        assert int(head.split()[1]) < 500
+    server.stop()
     assert "Traceback" not in server.log.read_text()
 
 

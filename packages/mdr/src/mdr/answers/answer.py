@@ -91,10 +91,12 @@ class Ready:
             send: ASGI ``send``.
             wanted: What :func:`asked_encoding` found, when the caller has it.
         """
-        answer, get = self.answer, scope["method"] == "GET" and not scope.get("mdr.head")
+        answer = self.answer
+        head = scope["method"] == "HEAD" or bool(scope.get("mdr.head"))
+        get = scope["method"] == "GET" and not head
         if get and answer.served is not None:
             answer.served(scope)
-        asked = _conditions(scope)
+        asked = _conditions(scope) if answer.status == 200 and (get or head) else _Asked()
         encoding = self.encoding(asked.encoding if wanted is None else wanted)
         if encoding not in self._bodies:
             self.encode(encoding)
@@ -108,7 +110,7 @@ class Ready:
                 await self._send_part(part, send)
                 return
         await send(self._starts[encoding])
-        body = self._bodies[encoding] if get else b""
+        body = b"" if head else self._bodies[encoding]
         await send({"type": "http.response.body", "body": body})
 
     async def _send_part(self, part: Part | Unsatisfiable, send: Send) -> None:

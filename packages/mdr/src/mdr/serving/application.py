@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from mdr.serving.options import Options
     from mdr.settings import Settings
 
-API_PREFIXES: Final = ("/api/", "/healthz", "/readyz", "/metrics", "/openapi.json")
+BASE: Final = "/api/v1"
+WITHOUT_BASE: Final = ("/openapi.json", "/healthz", "/readyz", "/metrics")
+"""What answers at the root, and, as badges do, below :data:`BASE` too."""
+API_PREFIXES: Final = ("/api/", "/mcp/", *WITHOUT_BASE)
 
 
 class Registry:
@@ -105,12 +108,16 @@ class Siblings:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
-        path = scope["path"]
-        if path.startswith(API_PREFIXES):
-            await self._api(scope, receive, send)
-        elif path == "/mcp" or path.startswith("/mcp/"):
+        path = scope["path"].removesuffix("/") if scope["path"] == "/mcp/" else scope["path"]
+        rest = path.removeprefix(BASE)
+        if rest in WITHOUT_BASE or rest.startswith("/badge/"):
+            path = rest
+        scope["path"] = path
+        if path == "/mcp":
             scope["mdr.route"] = "/mcp"
             await self._tools(scope, receive, send)
+        elif path.startswith(API_PREFIXES):
+            await self._api(scope, receive, send)
         else:
             await self._pages(scope, receive, send)
 

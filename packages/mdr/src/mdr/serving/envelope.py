@@ -80,6 +80,7 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope}  # the server goes by its own: there a HEAD must stay one
         self._clients.identify(scope)
         exchange = _Exchange(scope, send, https=self._https)
         try:
@@ -201,6 +202,8 @@ class _Exchange:
         headers += [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
         if error.code == "body-too-large":
             headers.append((b"connection", b"close"))
+        elif error.code == "method-not-allowed":
+            headers.append((b"allow", READ_METHODS))
         await self.send(
             {"type": "http.response.start", "status": status_of(error), "headers": headers}
         )

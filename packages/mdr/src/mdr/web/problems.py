@@ -78,6 +78,8 @@ def problem_page(
             message, hint, data = error.message, error.hint, error.data
     if status in {429, 503}:
         headers = (("retry-after", str(data.get("retry_after", 1))),)
+    elif status == 405:
+        headers = (("allow", "GET, HEAD, OPTIONS"),)
     candidates = data.get("candidates")
     return page(
         "problem",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from mdr.answers.answer import IMMUTABLE, Answer, Ready
@@ -37,6 +37,8 @@ BADGE_HEADERS: Final = (
 )
 
 
+PLACES: Final = ("/a/", "/about/", "/hash/", "/o/", "/search/")
+"""Where an address with a slash too many leads to the one without, on whatever host it was asked for."""
 NEAR: Final = 5
 """Artifacts that the page of a wrong address suggests."""
 
@@ -53,7 +55,9 @@ def create(service: Service, views: BadgeViews) -> Starlette:
         return await _problem(service, request, error)
 
     handlers: dict[Any, Any] = {MdrError: failed, HTTPException: failed, Exception: failed}
-    return Starlette(routes=routes(service, views), exception_handlers=handlers)
+    app = Starlette(routes=routes(service, views), exception_handlers=handlers)
+    app.router.redirect_slashes = False  # it would send readers to whatever Host a request names
+    return app
 
 
 def routes(service: Service, views: BadgeViews) -> list[Route]:
@@ -182,7 +186,10 @@ def _icon() -> Answer:
 
 async def _problem(service: Service, request: Request, error: Exception) -> Response:
     """Answer with the page of an error, and tell the log which one it was."""
+    path = request.scope["path"]
     if isinstance(error, HTTPException):
+        if error.status_code == 404 and path.endswith("/") and path.startswith(PLACES):
+            return RedirectResponse(path.rstrip("/"), status_code=308)
         error = _ours(error)
     if isinstance(error, MdrError):
         request.scope["mdr.code"] = error.code
@@ -198,8 +205,9 @@ async def _like(service: Service, request: Request) -> list[dict[str, str]]:
     """Return artifacts that the last word of the address finds, its typing errors forgiven."""
     from mdr.store.search import Query
 
-    words = request.url.path.rpartition("/")[2][:100]
-    if request.url.path.startswith(("/a/", "/hash/", "/badge/", "/static/")) or not words:
+    path = request.scope["path"]
+    words = path.rpartition("/")[2][:100]
+    if path.startswith(("/a/", "/hash/", "/badge/", "/static/")) or not words:
         return []
     try:
         query = Query(words=words, limit=NEAR)
