@@ -238,17 +238,17 @@ _ACTIVE = threading.local()
 @contextmanager
 def _deadline(seconds: float) -> Iterator[threading.Event]:
     """Shut the sockets that this thread uses inside the block once the time is over."""
-    late, used = threading.Event(), list[Any]()
+    late, used = threading.Event(), list[socket.socket]()
 
     def shut() -> None:
         late.set()
-        for connection in used:
-            with suppress(OSError, AttributeError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        for sock in list(used):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, shut)
     timer.daemon = True
-    _ACTIVE.used = used
+    _ACTIVE.used, _ACTIVE.late = used, late
     timer.start()
     try:
         yield late
@@ -257,19 +257,33 @@ def _deadline(seconds: float) -> Iterator[threading.Event]:
         _ACTIVE.used = None
 
 
+def _use(sock: socket.socket | None) -> None:
+    """Note a socket: a connection forgets its own once an answer ends with it."""
+    used = getattr(_ACTIVE, "used", None)
+    if used is None or sock is None:
+        return
+    used.append(sock)
+    if _ACTIVE.late.is_set():  # the time was over while it was opened
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
 def _watched_pools() -> dict[str, Any]:
     """Return urllib3's pools with connections that the deadline can find."""
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
     def watched(kind: type) -> type:
+        def connect(self: Any) -> None:
+            kind.connect(self)  # type: ignore[attr-defined]
+            _use(self.sock)
+
         def request(self: Any, *arguments: Any, **named: Any) -> None:
-            used = getattr(_ACTIVE, "used", None)
-            if used is not None:
-                used.append(self)
+            _use(self.sock)  # one that is kept from an earlier request
             kind.request(self, *arguments, **named)  # type: ignore[attr-defined]
 
-        return type(f"Watched{kind.__name__}", (kind,), {"request": request})
+        members = {"connect": connect, "request": request}
+        return type(f"Watched{kind.__name__}", (kind,), members)
 
     return {
         "http": type("HttpPool", (HTTPConnectionPool,), {"ConnectionCls": watched(HTTPConnection)}),
