@@ -32,9 +32,11 @@ def explain_document(explanation: Explanation, budget: Budget | None = None) -> 
         "full": None if explanation.full is None else _label(explanation.full),
     }
     if budget is not None:
-        peak = explanation.prediction.hot.peak.peak_bytes
+        made = explanation.prediction
+        allocator = allocator_of(explanation.job.environment)
+        peak = made.hot.peak.peak_bytes
         document["budget_bytes"] = budget.limit_bytes
-        document["over_bytes"] = budget.over(peak, allocator_of(explanation.job.environment))
+        document["over_bytes"] = budget.over(peak, allocator, made.graph_pool_bytes)
     return document
 
 

@@ -58,11 +58,12 @@ def explain_text(explanation: Explanation, budget: Budget | None = None) -> str:
 def over_or_under(explanation: Explanation, budget: Budget) -> str:
     """Say by how much the hottest rank is over a budget, or under it."""
     allocator = allocator_of(explanation.job.environment)
-    over = budget.over(explanation.prediction.hot.peak.peak_bytes, allocator)
+    made = explanation.prediction
+    over = budget.over(made.hot.peak.peak_bytes, allocator, made.graph_pool_bytes)
     said = f"over {budget.name} by {format_gib(over)}"
     if over <= 0:
         said = f"fits {budget.name} with {format_gib(-over)} to spare"
-    return f"{said} (fits up to {format_gib(budget.allowed_peak(allocator))} allocated)"
+    return f"{said} (fits up to {format_gib(budget.allowed_peak(allocator, made.graph_pool_bytes))} allocated)"
 
 
 def _name(row: RankPeak) -> str:

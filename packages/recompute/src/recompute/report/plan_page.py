@@ -50,7 +50,9 @@ def pareto_svg(plan: Plan) -> str:
         zorder=1,
     )
     _names(axes, plan, front)
-    allowed = plan.budget.allowed_peak(allocator_of(plan.job.environment))
+    allowed = plan.budget.allowed_peak(
+        allocator_of(plan.job.environment), plan.control.graph_pool_bytes
+    )
     axes.axhline(allowed / GIB, color="#c8553d", linewidth=1, linestyle="--")
     axes.annotate(
         f"highest peak that fits {plan.budget.name}: {format_gib(allowed)}",

@@ -39,17 +39,23 @@ class Budget:
     name: str
     """For people: ``76.00 GiB`` or ``h100-80gb``."""
 
-    def over(self, peak_bytes: int, allocator: AllocatorModel) -> int:
-        """Return how far a peak is over the budget; zero or less means that it fits."""
+    def over(self, peak_bytes: int, allocator: AllocatorModel, pools: int = 0) -> int:
+        """Return how far a peak is over the budget; zero or less means that it fits.
+
+        Args:
+            peak_bytes: Allocated.
+            allocator: What it reserves beyond that.
+            pools: Most that pools of CUDA graphs reserve besides; no allocated byte shows them.
+        """
         held = peak_bytes
         if self.compared is Compared.RESERVED:
-            held = reserved_range(peak_bytes, allocator)[1]
+            held = reserved_range(peak_bytes, allocator)[1] + pools
         return held + self.margin_bytes - self.limit_bytes
 
-    def allowed_peak(self, allocator: AllocatorModel) -> int:
-        """Return the highest allocated peak that fits."""
+    def allowed_peak(self, allocator: AllocatorModel, pools: int = 0) -> int:
+        """Return the highest allocated peak that fits; arguments as for :meth:`over`."""
         room = self.limit_bytes - self.margin_bytes
-        return int(room / allocator.high) if self.compared is Compared.RESERVED else room
+        return int((room - pools) / allocator.high) if self.compared is Compared.RESERVED else room
 
 
 def budget_of(

@@ -36,20 +36,22 @@ class Judge:
         """Hold a prediction against the budget."""
         allocator = allocator_of(self.predictor.job.environment)
         peak = prediction.hot.peak.peak_bytes
+        low, high = reserved_range(peak, allocator)
         overhead = round(self.cost.overhead(self.control, prediction), TIME_DIGITS)
         return Outcome(
             choice=prediction.choice,
             peak_bytes=peak,
-            reserved_range_bytes=reserved_range(peak, allocator),
+            reserved_range_bytes=(low, high + prediction.graph_pool_bytes),
             step_time_overhead=overhead,
             breach=self.breach(prediction),
+            graph_pool_bytes=prediction.graph_pool_bytes,
         )
 
     def breach(self, prediction: Prediction) -> Breach | None:
         """Return the rank that is most over the budget, the first one on a tie."""
         allocator = allocator_of(self.predictor.job.environment)
         hot = prediction.hot
-        over = self.budget.over(hot.peak.peak_bytes, allocator)
+        over = self.budget.over(hot.peak.peak_bytes, allocator, prediction.graph_pool_bytes)
         if over <= 0:
             return None
         return Breach(rank=hot.rank, phase=hot.peak.phase, over_bytes=over)

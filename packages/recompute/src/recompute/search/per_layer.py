@@ -66,7 +66,8 @@ def best_per_layer(judge: Judge, stock: Sequence[Outcome]) -> tuple[Outcome, ...
         for index, mix in enumerate(mixes):
             peak = max(rank.peak.peak_bytes for rank in rows[index])
             replay = max(judge.cost.stage(rank).replay for rank in rows[index])
-            over = judge.budget.over(peak, allocator)
+            pools = max(rank.graph_pool_bytes for rank in rows[index])
+            over = judge.budget.over(peak, allocator, pools)
             key = (over > 0, float(over) if over > 0 else replay, peak)
             if index not in best or key < best[index][0]:
                 best[index] = (key, mix)

@@ -72,11 +72,11 @@ def _verdict(
     plain = judge.predictor.predict(NO_RECOMPUTE, composition=True)
     peak = f"{format_gib(control.peak_bytes)} at {place(plain.hot.rank, plain.hot.peak.phase)}"
     if control.breach is None:
-        room = -judge.budget.over(control.peak_bytes, _allocator(judge))
+        room = -judge.budget.over(control.peak_bytes, _allocator(judge), control.graph_pool_bytes)
         yield f"without recompute the peak is {peak}: it fits with {format_gib(room)} to spare"
         return
     over = format_gib(control.breach.over_bytes)
-    yield f"without recompute the peak is {peak}: {over} over{_means(judge)}"
+    yield f"without recompute the peak is {peak}: {over} over{_means(judge, control)}"
     yield f"there, {_largest(plain.hot)}"
     if chosen is not None:
         after = judge.predictor.predict(chosen.choice, composition=True)
@@ -85,13 +85,16 @@ def _verdict(
     yield from _infeasible(judge, outcomes)
 
 
-def _means(judge: Judge) -> str:
+def _means(judge: Judge, control: Outcome) -> str:
     """Say what is compared, where it is not the allocated peak itself."""
     if judge.budget.compared is Compared.ALLOCATED:
         return ""
     factor = _allocator(judge).high
     kept = format_gib(judge.budget.margin_bytes)
-    return f" (reserved up to {factor:.3f} x that, and {kept} stay outside torch)"
+    pools = ""
+    if control.graph_pool_bytes:
+        pools = f", CUDA graph pools up to {format_gib(control.graph_pool_bytes)} more"
+    return f" (reserved up to {factor:.3f} x that{pools}, and {kept} stay outside torch)"
 
 
 def _present_setting(job: JobConfig, judge: Judge, control: Outcome) -> Iterator[str]:
@@ -235,20 +238,33 @@ def _close_calls(
     shown = judge.predictor.predict(chosen.choice, composition=True)
     hot = shown.hot
     error = int(hot.activation_bytes_at_peak * MEMORY_ERROR)
-    room = -judge.budget.over(chosen.peak_bytes, _allocator(judge))
+    room = -judge.budget.over(chosen.peak_bytes, _allocator(judge), chosen.graph_pool_bytes)
     if room < error:
         yield (
             f"close call: {format_gib(room)} to spare, less than the model's error of "
-            f"{format_gib(error)}; keep a margin or measure"
+            f"{format_gib(error)}; keep a margin or measure{_roomier(judge, outcomes, error)}"
         )
         return
     worst = max(row.peak_range_bytes[1] for row in shown.ranks)
-    if may_be_uneven(judge.predictor.job) and judge.budget.over(worst, _allocator(judge)) > 0:
+    if may_be_uneven(judge.predictor.job) and (
+        judge.budget.over(worst, _allocator(judge), chosen.graph_pool_bytes) > 0
+    ):
         yield (
             f"close call: on a rank with {HIGH_LOAD:g} times its share of the routed tokens, as in the "
             f"most uneven public run, the peak would be {format_gib(worst)} and not fit; "
             "--expert-load plans for it"
         )
+
+
+def _roomier(judge: Judge, outcomes: Sequence[Outcome], error: int) -> str:
+    """Name the next choice that fits with room for the model's error."""
+    for outcome in outcomes:
+        pools = outcome.graph_pool_bytes
+        room = -judge.budget.over(outcome.peak_bytes, _allocator(judge), pools)
+        if outcome.fits and not outcome.dominated and room >= error:
+            cost = f"{outcome.step_time_overhead:+.1%}"
+            return f"; {outcome.choice.label()} ({cost} step time) leaves {format_gib(room)}"
+    return ""
 
 
 def _allocator(judge: Judge) -> AllocatorModel:

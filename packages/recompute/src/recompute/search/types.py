@@ -60,9 +60,12 @@ class Outcome:
     peak_bytes: int
     """Highest allocated bytes over ranks and phases, static included."""
     reserved_range_bytes: tuple[int, int]
+    """Ends of what is reserved; the upper one holds :attr:`graph_pool_bytes`."""
     step_time_overhead: float
     """Fraction of the control's step time; the control replays nothing."""
     breach: Breach | None
+    graph_pool_bytes: int = 0
+    """Most that pools of CUDA graphs may reserve beyond the allocated peak."""
     dominated: bool = False
     """Another choice needs no more memory and no more time; of equal ones all but the first."""
 

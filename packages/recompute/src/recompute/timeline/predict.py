@@ -14,6 +14,7 @@ from operator import mul
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
+from recompute.timeline.graph_pools import GraphPools
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.loads import HIGH_LOAD, load_assumption, may_be_uneven, widened
 from recompute.timeline.moments import HELD, WORKSPACES, Moment, moments_of
@@ -85,6 +86,7 @@ class Predictor:
         self.microbatches = microbatches_of(job)
         self.stages = stages_of(job)
         self._book = self._make_book(composition=False)
+        self._pools = GraphPools(job, self._book)
         self._sharding = sharding_of(job)
         self._queue = queue_bytes(job, self._sharding, self._book.shape.act)
         self._detailed: LayerBook | None = None
@@ -319,7 +321,7 @@ class Predictor:
             static=state.static,
             phases=phases,
             activation_bytes_after_forward=max(map(load.in_flight, plan.deepest)),
-            peak_range_bytes=(0, 0),
+            graph_pool_bytes=self._pool_bytes(stage, plan, phases),
             step_work=self._step_work[stage.pp],
             replay=replay,
         )
@@ -327,6 +329,13 @@ class Predictor:
         return _finished(
             result, self._alive(result, state, plan, units, load) if composition else ()
         )
+
+    def _pool_bytes(self, stage: Stage, plan: Schedule, phases: Sequence[PhasePeak]) -> int:
+        """Bound what pools of CUDA graphs reserve beyond the peak."""
+        inside = {Phase.FORWARD, Phase.LOSS, Phase.BACKWARD}
+        high = max(row.peak_bytes for row in phases if row.phase in inside)
+        step = max(row.peak_bytes for row in phases if row.phase not in inside)
+        return self._pools.beyond(stage, plan.deepest, high, step)
 
     def _held_output(self, chunk: Chunk) -> int:
         """Bytes of a chunk's output that stay with each micro-batch in flight until its backward."""

@@ -13,6 +13,7 @@ from typing import Final
 from recompute.config.schema import Assumption, JobConfig
 from recompute.config.versions import transformer_engine_at_least
 from recompute.errors import UnsupportedError
+from recompute.timeline.graph_pools import has_graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,6 @@ def _torch_fsdp2(job: JobConfig) -> bool:
 def _hybrid(job: JobConfig) -> bool:
     outer = _unknown(job, "outer_dp_sharding_strategy")
     return job.ddp is not None and job.ddp.use_megatron_fsdp and outer not in {None, "no_shard"}
-
-
-def _graphs(job: JobConfig) -> bool:
-    model = job.model
-    return model.enable_cuda_graph or model.external_cuda_graph or model.cuda_graph_impl != "none"
 
 
 REFUSED: Final = (
@@ -100,9 +96,11 @@ REFUSED: Final = (
 LISTED: Final = (
     Listed(
         id="graph-pools",
-        text="CUDA graphs: pools of captured graphs and their static inputs come on top of the "
-        "allocated peak and are not counted",
-        when=_graphs,
+        text="CUDA graphs: their private pools show in no allocated byte. Against a device's memory the "
+        "most that they may reserve beyond it is counted: the working set of the largest captured "
+        "region, and in the optimizer step what captured regions saved. A stated --budget is compared "
+        "with allocated bytes, without pools; the graphs' own instances are not counted",
+        when=has_graphs,
     ),
     Listed(
         id="delayed-weight-gradients",

@@ -80,6 +80,8 @@ class RankPeak:
     alive_at_peak: tuple[OwnedBytes, ...] = ()
     """Empty unless composition was asked for."""
     peak_range_bytes: tuple[int, int] = (0, 0)
+    graph_pool_bytes: int = 0
+    """Most that pools of CUDA graphs may reserve beyond the allocated peak."""
     step_work: Replay = Replay()
     """Everything this rank runs in one step's forward (replay excluded), same units as Replay."""
     replay: Replay = Replay()
@@ -107,3 +109,8 @@ class Prediction:
     def hot(self) -> RankPeak:
         """The rank with the highest peak; the first one on a tie."""
         return max(self.ranks, key=lambda r: r.peak.peak_bytes)
+
+    @property
+    def graph_pool_bytes(self) -> int:
+        """Most that pools of CUDA graphs may reserve beyond the allocated peak, on any rank."""
+        return max(rank.graph_pool_bytes for rank in self.ranks)
