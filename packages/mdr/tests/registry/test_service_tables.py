@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import SQLAlchemyError
 
+from mdr.digest import sha256
 from mdr.errors import BadReference, MdrError, Refusal, StoreError, UsageError
 from mdr.reference.parse import parse
 from mdr.registry import disputes, events, tokens
@@ -281,6 +282,17 @@ def test_another_connection_sees_the_new_state_and_not_before_it_is_there(
         assert state_token(other) == before
     assert state_token(other) == state_token(stores) != before
     other.close()
+
+
+@pytest.mark.parametrize("advisory", ["", " ", "x" * 401, "https://a/\r\nX-Evil: 1", "a\x1b[31m"])
+def test_an_advisory_is_one_identifier_or_address(stores: Stores, advisory: str) -> None:
+    digest = sha256(b"withdrawn")
+    with pytest.raises(UsageError) as caught:
+        tombstone(stores, digest, reason="r", advisory=advisory, by="ann")
+    assert caught.value.code == "bad-reason"
+    assert stores.index.tombstones([digest]) == {}
+    tombstone(stores, digest, reason="r", advisory=" GHSA-1 ", by="ann")
+    assert stores.index.tombstones([digest])[digest].advisory == "GHSA-1"
 
 
 @pytest.mark.parametrize("reason", ["", " \n", "x" * 2_001, "a\x00b", "a\x1b[31mb"])

@@ -6,7 +6,9 @@ import pytest
 from starlette.testclient import TestClient
 from web_site import FIRST, GREET, SECOND
 
+from mdr.api.problems import headers_of
 from mdr.digest import sha256
+from mdr.errors import Refusal
 from mdr.registry.stores import open_stores
 from mdr.registry.tokens import SCOPES, issue, revoke
 from mdr.settings import Settings
@@ -106,6 +108,27 @@ def test_a_yank_moves_latest_at_once_and_keeps_pins(own: Own) -> None:
     assert api.get(f"/api/v1/blob/{NEW}").content == SECOND
     assert api.delete(f"{VERSIONS}/{newest}/yank", headers=door).status_code == 204
     assert api.get(resolve).json()["version"]["label"] == newest
+
+
+@pytest.mark.parametrize(
+    ("advisory", "linked"),
+    [
+        ("https://advisories.example/1?a=b&c[0]=%20~x", True),
+        ("https://a.example/>; rel=x", False),
+        ("https://a.example/ b", False),
+        ("https://a.example/\r\nx-evil: 1", False),
+        ("https://a.example/\u00e9", False),
+        ("http://a.example/", False),
+        ("GHSA-1", False),
+        (None, False),
+    ],
+)
+def test_only_a_plain_address_of_an_advisory_becomes_a_header(
+    advisory: str | None, linked: bool
+) -> None:
+    error = Refusal("tombstone", "withdrawn", data={"advisory": advisory})
+    expected = {"link": f'<{advisory}>; rel="blocked-by"'} if linked else {}
+    assert headers_of(error) == {"cache-control": "no-store", **expected}
 
 
 def test_a_tombstone_answers_451_everywhere_though_the_answers_were_kept(own: Own) -> None:

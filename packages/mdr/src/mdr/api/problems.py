@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.errors import MdrError, Refusal, UsageError, WorldError
@@ -57,6 +58,8 @@ DAMAGE: Final = frozenset({"blob-missing", "blob-corrupt", "manifest-corrupt"})
 """Refusals that are our fault."""
 OURS: Final = ("index-", "store-", "blob", "registry-", "database-")
 """How the codes of our own stores begin; other failures of the world are those of a source."""
+LINK: Final = re.compile(r"https://[!#-;=?-Z\[\]_a-z~%]+", re.ASCII)
+"""An address that may stand in a header: no white space, no quotes, no angle brackets, nothing hidden."""
 KNOWN_FIELDS: Final = frozenset({"type", "title", "status", "detail", "code", "hint"})
 
 
@@ -112,10 +115,8 @@ def headers_of(error: MdrError) -> dict[str, str]:
         headers["www-authenticate"] = 'Bearer realm="mdr", error="insufficient_scope"'
     elif status in {429, 503}:
         headers["retry-after"] = str(error.data.get("retry_after", 1))
-    elif status == 451 and isinstance(error.data.get("advisory"), str):
-        advisory = error.data["advisory"]
-        if advisory.startswith("https://") and advisory.isascii() and ">" not in advisory:
-            headers["link"] = f'<{advisory}>; rel="blocked-by"'
+    elif status == 451 and LINK.fullmatch(str(error.data.get("advisory"))):
+        headers["link"] = f'<{error.data["advisory"]}>; rel="blocked-by"'
     return headers
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mdr.registry.stores import Stores
 
 MAX_REASON = 2_000
+MAX_ADVISORY = 400
 
 
 def yank(stores: Stores, artifact: Artifact, label: str, *, reason: str, by: str) -> None:
@@ -100,11 +101,12 @@ def tombstone(
     from mdr.store.withdrawn import TOMBSTONE
 
     words = _reason(reason)
+    told_by = None if advisory is None else _advisory(advisory)
     _full(digest)
     with writing(stores.index.engine) as connection:
         _lift(connection, TOMBSTONE, sha256=digest)
-        _insert(connection, TOMBSTONE, sha256=digest, reason=words, advisory=advisory, by=by)
-        told = {"reason": words, "advisory": advisory}
+        _insert(connection, TOMBSTONE, sha256=digest, reason=words, advisory=told_by, by=by)
+        told = {"reason": words, "advisory": told_by}
         record(connection, actor=by, action="blob.tombstone", subject=digest, details=told)
         _settle(stores, connection, _artifacts_with(connection, digest))
 
@@ -246,6 +248,18 @@ def _reason(text: str) -> str:
             hint="say what people should know, and what to use instead",
         )
     return words
+
+
+def _advisory(text: str) -> str:
+    """Read an identifier or address: it goes into headers, pages and terminals as it is."""
+    word = text.strip()
+    if not word or len(word) > MAX_ADVISORY or not word.isprintable():
+        raise UsageError(
+            "bad-reason",
+            f"an advisory is one identifier or address, at most {MAX_ADVISORY} characters",
+            hint="such as GHSA-xxxx-xxxx-xxxx or https://...",
+        )
+    return word
 
 
 def _full(digest: str) -> None:
