@@ -145,7 +145,8 @@ def test_facets_filter_and_count_what_is_left(search: SearchIndex) -> None:
     assert page.total == 2
     assert page.facets["grade"] == {"A": 1, "B": 1}
     assert page.facets["owner"] == {"acme": 2}
-    assert page.facets["host"] == {
+    assert page.facets["host"] == {"github.com": 2}
+    assert page.facets["mentions"] == {
         "example.com": 2,
         "pdf-forms.example.org": 1,
         "recompute.example.org": 1,
@@ -155,9 +156,14 @@ def test_facets_filter_and_count_what_is_left(search: SearchIndex) -> None:
 
 
 def test_each_facet_filters_by_its_value_whatever_its_case(search: SearchIndex) -> None:
-    assert names(search, "", host="A.example.org") == ["a"]
-    assert names(search, "", host="example.com", tool="bash", grade="a") == ["AGENTS", "recompute"]
-    assert names(search, "", host="github.com") == []
+    assert names(search, "", mentions="A.example.org") == ["a"]
+    assert names(search, "", mentions="example.com", tool="bash", grade="a") == [
+        "AGENTS",
+        "recompute",
+    ]
+    assert names(search, "", mentions="github.com") == []
+    assert names(search, "", host="GitHub.com", owner="other") == ["a"]
+    assert names(search, "", host="example.com") == []
     assert names(search, "activation", owner="other", kind="Skill") == ["a"]
     assert names(search, "", owner="acm") == []
 
@@ -174,9 +180,9 @@ def test_a_document_is_replaced_with_its_words_hosts_and_tools(
         changed(connection)
     engine.dispose()
     assert names(search, "megatron") == names(search, "megatorn") == []
-    assert names(search, "diferent", host="new.example") == ["recompute"]
-    assert names(search, "", host="recompute.example.org") == []
-    assert search.search(Query(), "r1").facets["host"]["new.example"] == 1
+    assert names(search, "diferent", mentions="new.example") == ["recompute"]
+    assert names(search, "", mentions="recompute.example.org") == []
+    assert search.search(Query(), "r1").facets["mentions"]["new.example"] == 1
 
 
 @pytest.mark.parametrize("words", ["", "acme", "a"])

@@ -60,6 +60,8 @@ def search_routes(service: Service) -> APIRouter:
         grade: GRADES | None = None,
         license_: Annotated[str | None, Query(alias="license", max_length=200)] = None,
         host: Annotated[str | None, Query(max_length=300)] = None,
+        mentions: Annotated[str | None, Query(max_length=300)] = None,
+        tool: Annotated[str | None, Query(max_length=200)] = None,
         limit: Annotated[int, Query(ge=1, le=100)] = 20,
         cursor: Cursor = None,
     ) -> Response:
@@ -68,7 +70,7 @@ def search_routes(service: Service) -> APIRouter:
 
         question = Question(
             words=q, kind=kind, owner=owner, grade=grade, license=license_, host=host,
-            limit=limit, cursor=cursor,
+            mentions=mentions, tool=tool, limit=limit, cursor=cursor,
         )  # fmt: skip
         reading = service.reading
         return await document(

@@ -21,7 +21,9 @@ SCHEMA = "mdr.search/1"
 @click.option("--owner", help="Owner of the repository.")
 @click.option("--grade", help="A, B, C, D or F.")
 @click.option("--license", "license_", help="SPDX identifier.")
-@click.option("--host", help="A host that the file names.")
+@click.option("--host", help="Host of the repository.")
+@click.option("--mentions", help="A host that the file names.")
+@click.option("--tool", help="A tool that the file asks for.")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
 @click.option("--cursor", help="next_cursor of the page before.")
 @json_option
@@ -34,6 +36,8 @@ def command(
     grade: str | None,
     license_: str | None,
     host: str | None,
+    mentions: str | None,
+    tool: str | None,
     limit: int,
     cursor: str | None,
     as_json: bool,
@@ -52,6 +56,8 @@ def command(
         grade=grade,
         license=license_,
         host=host,
+        mentions=mentions,
+        tool=tool,
         limit=limit,
         cursor=cursor,
     )

@@ -55,6 +55,7 @@ class Tools:
         grade: str | None = None,
         license: str | None = None,  # noqa: A002 - the facet's name
         host: str | None = None,
+        mentions: str | None = None,
         limit: int = 10,
         cursor: str | None = None,
     ) -> Document:
@@ -66,7 +67,8 @@ class Tools:
             owner: Owner of the repository, such as nvidia.
             grade: A, B, C, D or F of the newest version.
             license: SPDX identifier of the repository.
-            host: A host that the file mentions.
+            host: Host of the repository, such as github.com.
+            mentions: A host that the file mentions.
             limit: Artifacts in one answer, at most 50.
             cursor: next_cursor of the answer before.
 
@@ -82,6 +84,7 @@ class Tools:
             grade=grade,
             license=license,
             host=host,
+            mentions=mentions,
             limit=max(1, min(limit, MAX_LIMIT)),
             cursor=cursor,
         )

@@ -129,6 +129,8 @@ class RemoteRegistry:
             "grade": query.grade,
             "license": query.license,
             "host": query.host,
+            "mentions": query.mentions,
+            "tool": query.tool,
             "limit": str(query.limit),
             "cursor": query.cursor,
         }

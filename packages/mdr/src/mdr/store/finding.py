@@ -50,10 +50,13 @@ FILTERS: Final = {
     "owner": "s.repository_key >= :owner || '/' AND s.repository_key < :owner || '0'",
     "grade": "lower(g.grade) = :grade",
     "license": "lower(s.license) = :license",
-    "host": "EXISTS (SELECT 1 FROM mentions m WHERE m.artifact_id = a.id AND m.what = 'host' AND m.value = :host)",
+    "host": "s.host = :host",
+    "mentions": "EXISTS (SELECT 1 FROM mentions m WHERE m.artifact_id = a.id AND m.what = 'host' AND m.value = :mentions)",
     "tool": "EXISTS (SELECT 1 FROM mentions m WHERE m.artifact_id = a.id AND m.what = 'tool' AND lower(m.value) = :tool)",
 }
 """By facet; values are compared in lower case. ``0`` is the character after ``/``."""
+MENTIONED: Final = {"host": "mentions", "tool": "tool"}
+"""What the table ``mentions`` keeps -> the facet that counts it."""
 
 
 class TextSearch:
@@ -187,8 +190,7 @@ class TextSearch:
         counters: dict[str, Counter[str]] = {name: Counter() for name in FACETS}
         owners = _owners(connection, {row[0] for row in groups})
         for source_id, kind, grade, count in groups:
-            owner, licensed = owners[source_id]
-            told = {"kind": kind, "owner": owner, "grade": grade, "license": licensed}
+            told = {"kind": kind, "grade": grade, **owners[source_id]}
             for name, value in told.items():
                 if value is not None:
                     counters[name][value] += count
@@ -200,8 +202,8 @@ class TextSearch:
             given,
         )
         for what, value, count in mentioned:
-            if what in counters:
-                counters[what][value] += count
+            if what in MENTIONED:
+                counters[MENTIONED[what]][value] += count
         total = sum(row[3] for row in groups)
         return total, {name: _told(counter) for name, counter in counters.items()}
 
@@ -259,14 +261,21 @@ class TextSearch:
         raise NotImplementedError
 
 
-def _owners(connection: Connection, source_ids: set[int]) -> dict[int, tuple[str, str | None]]:
-    """Return (owner, license) of some sources."""
-    found: dict[int, tuple[str, str | None]] = {}
+def _owners(connection: Connection, source_ids: set[int]) -> dict[int, dict[str, str | None]]:
+    """Return the facets that some sources give all their artifacts."""
+    found: dict[int, dict[str, str | None]] = {}
     ids = sorted(source_ids)
     for start in range(0, len(ids), CHUNK):
-        columns = select(sources.c.id, sources.c.repository_key, sources.c.license)
+        columns = select(sources.c.id, sources.c.host, sources.c.repository_key, sources.c.license)
         rows = connection.execute(columns.where(sources.c.id.in_(ids[start : start + CHUNK])))
-        found |= {row.id: (row.repository_key.partition("/")[0], row.license) for row in rows}
+        found |= {
+            row.id: {
+                "owner": row.repository_key.partition("/")[0],
+                "license": row.license,
+                "host": row.host,
+            }
+            for row in rows
+        }
     return found
 
 

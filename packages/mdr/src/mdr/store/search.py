@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
 
-FACETS: Final = ("kind", "owner", "grade", "license", "host", "tool")
-"""``host`` and ``tool`` count artifacts whose latest version names one; an artifact may name several."""
+FACETS: Final = ("kind", "owner", "grade", "license", "host", "tool", "mentions")
+"""``host`` is the repository's; ``tool`` and ``mentions`` count artifacts whose latest version names a tool or
+a host, of which it may name several."""
 MAX_VALUES: Final = 100
 """Values of one facet that are told, the most frequent first; their counts are exact."""
 MAX_LIMIT: Final = 100
@@ -47,9 +48,11 @@ class Query:
     grade: str | None = None
     license: str | None = None
     host: str | None = None
-    """A host that the file names."""
+    """Where the repository is."""
     tool: str | None = None
     """A tool that the file asks for."""
+    mentions: str | None = None
+    """A host that the file names."""
     limit: int = 20
     cursor: str | None = None
 

@@ -23,7 +23,8 @@ FACETS: Final = (
     ("owner", "Owner"),
     ("license", "License"),
     ("tool", "Tool asked for"),
-    ("host", "Host named"),
+    ("mentions", "Host named"),
+    ("host", "Host"),
 )
 """Facets in the order of the page, with what it calls them."""
 SHOWN: Final = 10
