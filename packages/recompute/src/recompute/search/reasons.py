@@ -246,13 +246,20 @@ def _close_calls(
         )
         return
     worst = max(row.peak_range_bytes[1] for row in shown.ranks)
-    if may_be_uneven(judge.predictor.job) and (
-        judge.budget.over(worst, _allocator(judge), chosen.graph_pool_bytes) > 0
-    ):
+    if judge.budget.over(worst, _allocator(judge), chosen.graph_pool_bytes) <= 0:
+        return
+    overlaps = judge.predictor.job.model.overlap_moe_expert_parallel_comm
+    beside = " and two micro-batches in one layer (overlap_moe_expert_parallel_comm)"
+    if may_be_uneven(judge.predictor.job):
         yield (
             f"close call: on a rank with {HIGH_LOAD:g} times its share of the routed tokens, as in the "
-            f"most uneven public run, the peak would be {format_gib(worst)} and not fit; "
-            "--expert-load plans for it"
+            f"most uneven public run{beside if overlaps else ''}, the peak would be "
+            f"{format_gib(worst)} and not fit; --expert-load plans for it"
+        )
+    elif overlaps:
+        yield (
+            f"close call: with{beside.removeprefix(' and')} the peak may be {format_gib(worst)} and not "
+            "fit; keep a margin or measure"
         )
 
 

@@ -19,6 +19,7 @@ from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.loads import HIGH_LOAD, load_assumption, may_be_uneven, widened
 from recompute.timeline.moments import HELD, WORKSPACES, Moment, moments_of
 from recompute.timeline.muon import parts_of, uses_muon
+from recompute.timeline.overlapped import overlap_bound
 from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
 from recompute.timeline.sharded import (
     kept_buffers,
@@ -326,9 +327,9 @@ class Predictor:
             replay=replay,
         )
         units = [row for row, _ in parts]
-        return _finished(
-            result, self._alive(result, state, plan, units, load) if composition else ()
-        )
+        alive = self._alive(result, state, plan, units, load) if composition else ()
+        tapes = [self._book.tape(kind) for kind in {layer.kind for layer in stage.layers}]
+        return _finished(result, alive, overlap_bound(self.job, self.microbatches, units, tapes))
 
     def _pool_bytes(self, stage: Stage, plan: Schedule, phases: Sequence[PhasePeak]) -> int:
         """Bound what pools of CUDA graphs reserve beyond the peak."""
@@ -479,8 +480,10 @@ def _phases(
     return tuple(PhasePeak(phase=p, peak_bytes=size) for p, size in found if size is not None)
 
 
-def _finished(row: RankPeak, alive: tuple[OwnedBytes, ...]) -> RankPeak:
-    """Add the stated range and what is alive."""
+def _finished(row: RankPeak, alive: tuple[OwnedBytes, ...], overlap: int) -> RankPeak:
+    """Add the stated range, its upper end with what overlapping may add, and what is alive."""
     error = int(row.activation_bytes_at_peak * MODEL_ERROR)
     peak = row.peak.peak_bytes
-    return replace(row, alive_at_peak=alive, peak_range_bytes=(peak - error, peak + error))
+    return replace(
+        row, alive_at_peak=alive, peak_range_bytes=(peak - error, peak + error + overlap)
+    )

@@ -105,14 +105,14 @@ LISTED: Final = (
     Listed(
         id="delayed-weight-gradients",
         text="delay_wgrad_compute: inputs and output gradients that wait for their weight gradient "
-        "within one layer's backward are not counted",
+        "within one layer's backward are in the upper end of the range, not in the peak",
         when=lambda job: job.model.delay_wgrad_compute,
     ),
     Listed(
         id="overlapped-expert-exchange",
-        text="overlap_moe_expert_parallel_comm: one micro-batch's forward frees no more and no less "
-        "than it fills of the other's backward, layer by layer; what both hold in the same layer for a "
-        "moment is counted once",
+        text="overlap_moe_expert_parallel_comm: the peak is that of the plain schedule, as if one "
+        "micro-batch's forward filled what the other's backward frees; the upper end of the range holds "
+        "what both have in flight at once",
         when=lambda job: job.model.overlap_moe_expert_parallel_comm,
     ),
     Listed(
