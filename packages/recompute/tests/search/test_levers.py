@@ -50,6 +50,28 @@ def test_deltas_are_those_of_predicting_the_changed_job() -> None:
     assert found["fused-activation"].overrides == ("model.bias_activation_fusion=true",)
 
 
+@pytest.mark.parametrize(
+    ("entry_point", "core", "offered"),
+    [
+        ("megatron-lm", "0.18.2", True),
+        ("megatron-lm", "0.19.0", False),
+        ("megatron-lm", None, False),
+        ("bridge", "0.19.0", True),
+    ],
+)
+def test_a_fused_loss_that_megatron_lm_refuses_is_not_offered(
+    entry_point: str, core: str | None, offered: bool
+) -> None:
+    job = small_job()
+    job = replace(
+        job,
+        identity=replace(job.identity, entry_point=entry_point),
+        framework=replace(job.framework, megatron_core=core),
+    )
+    (lever,) = (one for one in LEVERS if one.name == "fused-cross-entropy")
+    assert (edit(lever, job) is not None) is offered
+
+
 def test_jobs_without_megatrons_optimizer_are_not_offered_its_options() -> None:
     names = set(results(h200_job()))
     assert not names & {"precision-aware-optimizer", "bf16-moments", "offload-optimizer"}
