@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from recompute.config.choice import NO_RECOMPUTE, LayerSpan, RecomputeChoice, selective
+from recompute.config.choice import NO_RECOMPUTE, LayerSpan, RecomputeChoice, full, selective
 from recompute.config.gpus import find_gpu
 from recompute.config.normalize import normalize
 from recompute.config.schema import JobConfig
@@ -23,6 +23,7 @@ from ..timeline.jobs import job as h200_job
 from .fakes import small_job
 
 SMALL = small_job(**{"hardware.gpu": "h200"})
+TENSORWISE = {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
 
 
 def assignment(modules: tuple[tuple[str, ...], ...]) -> RecomputeChoice:
@@ -120,9 +121,7 @@ def test_a_plan_without_it_says_what_it_would_win() -> None:
     assert not any("per-layer plan would" in line for line in mixed.why)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"fp8": "hybrid", "fp8_recipe": "tensorwise"}, {"cuda_graph_impl": "full_iteration"}]
-)
+@pytest.mark.parametrize("fields", [TENSORWISE, {"cuda_graph_impl": "full_iteration"}])
 def test_boundaries_without_a_label_are_left_out_where_discarding_is_not_known_to_be_safe(
     fields: dict[str, str],
 ) -> None:
@@ -192,6 +191,23 @@ def test_whole_layers_are_left_out_where_full_recompute_is_not_legal() -> None:
     spans = [span for o in found for span in o.choice.per_layer or ()]
     assert spans
     assert not any(WHOLE_LAYER in span.modules for span in spans)
+
+
+@pytest.mark.parametrize(("fields", "drawn"), [({}, True), (TENSORWISE, False)])
+def test_whole_layers_are_drawn_only_where_apply_can_draw_them(
+    fields: dict[str, str], drawn: bool
+) -> None:
+    job = small_job(**fields, **{"hardware.gpu": "h200"})
+    predictor = Predictor(normalize(job))
+    least = predictor.predict(full("block", 4)).hot.peak.peak_bytes
+    most = predictor.predict(NO_RECOMPUTE).hot.peak.peak_bytes
+    found = [
+        span
+        for share in (0.1, 0.3, 0.5)
+        for outcome in plan(job, int(least + share * (most - least)), per_layer=True).alternatives
+        for span in outcome.choice.per_layer or ()
+    ]
+    assert any(WHOLE_LAYER in span.modules for span in found) is drawn
 
 
 MIXED = {

@@ -107,7 +107,9 @@ def _boundaries(judge: Judge, stock: Sequence[Outcome]) -> Iterator[Modules]:
             around = {label for name in extra for label in ENCLOSING.get(name, ())}
             if not around.intersection(modules):
                 yield (*modules, *extra)
-    if any(outcome.choice.recompute_granularity == "full" for outcome in stock):
+    model = judge.predictor.job.model
+    applies = not (model.fp8 or model.fp4)  # recompute.megatron.apply refuses it: apply-quantized
+    if applies and any(outcome.choice.recompute_granularity == "full" for outcome in stock):
         yield (WHOLE_LAYER,)
 
 
