@@ -203,7 +203,7 @@ def test_whole_layers_are_drawn_only_where_apply_can_draw_them(
     most = predictor.predict(NO_RECOMPUTE).hot.peak.peak_bytes
     found = [
         span
-        for share in (0.1, 0.3, 0.5)
+        for share in (0.1, 0.3, 0.5, 0.7)
         for outcome in plan(job, int(least + share * (most - least)), per_layer=True).alternatives
         for span in outcome.choice.per_layer or ()
     ]
