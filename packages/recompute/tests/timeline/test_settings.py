@@ -179,6 +179,14 @@ def test_a_replay_reads_inputs_that_had_left() -> None:
 
 
 REFUSED_JOBS: dict[str, JobConfig] = {
+    "ddp.megatron_fsdp_grad_comm_dtype": replace(
+        fsdp("optim_grads", core="0.19"),
+        unmodelled={"ddp.megatron_fsdp_grad_comm_dtype": "torch.float32"},
+    ),
+    "ddp.param_name_patterns_for_fp32_local_accumulation": replace(
+        megatron_job(),
+        ddp=DdpConfig(param_name_patterns_for_fp32_local_accumulation=("*router*",)),
+    ),
     "ddp.outer_dp_sharding_strategy": replace(
         fsdp("optim_grads_params"), unmodelled={"ddp.outer_dp_sharding_strategy": "optim"}
     ),
@@ -207,6 +215,9 @@ def test_what_is_not_modelled_is_named(row: Any) -> None:
 
 
 LISTED_JOBS: dict[str, JobConfig] = {
+    "fp32-reduction": replace(
+        megatron_job(), ddp=DdpConfig(reduce_scatter_with_fp32_accumulation=True)
+    ),
     "graph-pools": megatron_job(cuda_graph_impl="local"),
     "delayed-weight-gradients": megatron_job(delay_wgrad_compute=True),
     "overlapped-expert-exchange": megatron_job(overlap_moe_expert_parallel_comm=True, **EXPERTS),

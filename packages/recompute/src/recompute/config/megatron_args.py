@@ -41,6 +41,10 @@ RENAMED: Final[Mapping[str, str]] = {
     "pad_vocab_size": "model.should_pad_vocab",
     "accumulate_allreduce_grads_in_fp32": "ddp.grad_reduce_in_fp32",
     "ddp_bucket_size": "ddp.bucket_size",
+    "ddp_reduce_scatter_with_fp32_accumulation": "ddp.reduce_scatter_with_fp32_accumulation",
+    "ddp_param_name_patterns_for_fp32_local_accumulation": (
+        "ddp.param_name_patterns_for_fp32_local_accumulation"
+    ),
     "ddp_average_in_collective": "ddp.average_in_collective",
     "check_for_nan_in_loss_and_grad": "ddp.check_for_nan_in_grad",
     "use_custom_fsdp": "ddp.use_megatron_fsdp",

@@ -263,6 +263,8 @@ class DdpConfig:
     overlap_param_gather: bool = False
     bucket_size: int | None = None
     num_distributed_optimizer_instances: int = 1
+    reduce_scatter_with_fp32_accumulation: bool = False
+    param_name_patterns_for_fp32_local_accumulation: tuple[str, ...] = ()
     average_in_collective: bool = False
     check_for_nan_in_grad: bool = False
     fp8_param_gather: bool = False

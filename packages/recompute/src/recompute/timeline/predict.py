@@ -329,7 +329,8 @@ class Predictor:
         units = [row for row, _ in parts]
         alive = self._alive(result, state, plan, units, load) if composition else ()
         tapes = [self._book.tape(kind) for kind in {layer.kind for layer in stage.layers}]
-        return _finished(result, alive, overlap_bound(self.job, self.microbatches, units, tapes))
+        beyond = overlap_bound(self.job, self.microbatches, units, tapes)
+        return _finished(result, alive, beyond + state.reduction.in_backward)
 
     def _pool_bytes(self, stage: Stage, plan: Schedule, phases: Sequence[PhasePeak]) -> int:
         """Bound what pools of CUDA graphs reserve beyond the peak."""
@@ -473,17 +474,15 @@ def _phases(
         (Phase.FORWARD, base + forward),
         (Phase.LOSS, None if loss is None else base + loss),
         (Phase.BACKWARD, base + backward),
-        (Phase.GRAD_SYNC, state.static.total if ddp else None),
+        (Phase.GRAD_SYNC, state.static.total + state.reduction.at_sync if ddp else None),
         (Phase.OPTIMIZER_INIT, step + state.step_transient),
         (Phase.OPTIMIZER_STEP, step + state.step_transient),
     ]
     return tuple(PhasePeak(phase=p, peak_bytes=size) for p, size in found if size is not None)
 
 
-def _finished(row: RankPeak, alive: tuple[OwnedBytes, ...], overlap: int) -> RankPeak:
+def _finished(row: RankPeak, alive: tuple[OwnedBytes, ...], beyond: int) -> RankPeak:
     """Add the stated range, its upper end with what overlapping may add, and what is alive."""
     error = int(row.activation_bytes_at_peak * MODEL_ERROR)
     peak = row.peak.peak_bytes
-    return replace(
-        row, alive_at_peak=alive, peak_range_bytes=(peak - error, peak + error + overlap)
-    )
+    return replace(row, alive_at_peak=alive, peak_range_bytes=(peak - error, peak + error + beyond))

@@ -15,6 +15,7 @@ from recompute.config.versions import transformer_engine_at_least
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.model.tape import Op, OpClass
 from recompute.timeline.muon import Part, muon_states, uses_muon
+from recompute.timeline.reduction import FP32, Reduction, accumulates_in_fp32, reduction_of
 from recompute.timeline.sharded import main_gradient_bytes, sharding_of
 from recompute.timeline.types import StaticBytes
 
@@ -58,6 +59,8 @@ class StateBytes:
     """Gradients that appear during backward and go after the step (no DDP wrapper)."""
     step_transient: int
     """Gradients copied to FP32 for the step."""
+    reduction: Reduction
+    """What reducing gradients takes besides their buffer."""
 
 
 def parallelism_of(job: JobConfig) -> Parallelism:
@@ -119,7 +122,7 @@ def state_bytes(
     dtype = DTYPE_BYTES[activation_dtype(job.model)]
     groups, sharding = parallelism_of(job), sharding_of(job)
     gradient = main_gradient_bytes(job, dtype)
-    split = _split(count, groups)
+    split, local = _split(count, groups), accumulates_in_fp32(job)
     states, transient = 2 * dtype * count.total, 0
     if job.optimizer is not None:
         dense, expert = split if sharding.states else (count.dense, count.expert)
@@ -129,9 +132,11 @@ def state_bytes(
             shards = (groups.dense_shards, groups.expert_shards) if sharding.states else (1, 1)
             states = muon_states(job, parts, shards, dtype)
         states = int(states * on_device)
-        transient = _gradient_copy(job.optimizer, gradient, dtype) * (dense + expert)
+        transient = _gradient_copy(job.optimizer, FP32 if local else gradient, dtype) * (
+            dense + expert
+        )
         transient += _moment_copies(job, max(dense, expert))
-    buffered, appearing = count.total * gradient, 0
+    buffered, appearing = count.total * (gradient + (FP32 if local else 0)), 0
     if sharding.gradients:
         buffered = sum(split) * gradient
     if job.ddp is None or sharding.torch:
@@ -145,6 +150,13 @@ def state_bytes(
         ),
         gradients_in_backward=appearing,
         step_transient=transient,
+        reduction=reduction_of(
+            job,
+            count.dense,
+            count.expert,
+            gradient,
+            (groups.dense_shards, groups.expert_shards),
+        ),
     )
 
 

@@ -13,7 +13,10 @@ from typing import Final
 from recompute.config.schema import Assumption, JobConfig
 from recompute.config.versions import transformer_engine_at_least
 from recompute.errors import UnsupportedError
+from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.timeline.graph_pools import has_graphs
+from recompute.timeline.reduction import accumulates_partly
+from recompute.timeline.sharded import main_gradient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,28 @@ def _hybrid(job: JobConfig) -> bool:
     return job.ddp is not None and job.ddp.use_megatron_fsdp and outer not in {None, "no_shard"}
 
 
+def _other_grad_dtype(job: JobConfig) -> bool:
+    """Say whether Megatron FSDP reduces in another width than it accumulates in."""
+    given = str(_unknown(job, "megatron_fsdp_grad_comm_dtype") or "auto").rpartition(".")[2]
+    if job.ddp is None or not job.ddp.use_megatron_fsdp or given in {"auto", "None"}:
+        return False
+    width = 4 if given in {"fp32", "float32"} else 2
+    return width != main_gradient_bytes(job, DTYPE_BYTES[activation_dtype(job.model)])
+
+
 REFUSED: Final = (
+    Refusal(
+        field="ddp.megatron_fsdp_grad_comm_dtype",
+        what="reducing Megatron FSDP's gradients in another dtype than they accumulate in",
+        hint="set ddp.megatron_fsdp_grad_comm_dtype=auto",
+        when=_other_grad_dtype,
+    ),
+    Refusal(
+        field="ddp.param_name_patterns_for_fp32_local_accumulation",
+        what="FP32 accumulation for some parameters, by their names",
+        hint="set ddp.param_name_patterns_for_fp32_local_accumulation=[all] or []",
+        when=accumulates_partly,
+    ),
     Refusal(
         field="ddp.outer_dp_sharding_strategy",
         what="hybrid sharding that also splits states over the outer data-parallel group",
@@ -94,6 +118,12 @@ REFUSED: Final = (
 )
 
 LISTED: Final = (
+    Listed(
+        id="fp32-reduction",
+        text="reduce_scatter_with_fp32_accumulation: the exchanged copies of gradient buckets are in the "
+        "gradient sync and, with overlap_grad_reduce, in the upper end of the range",
+        when=lambda job: job.ddp is not None and job.ddp.reduce_scatter_with_fp32_accumulation,
+    ),
     Listed(
         id="graph-pools",
         text="CUDA graphs: their private pools show in no allocated byte. Against a device's memory the "
