@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from web_site import FIRST, SECOND
+from web_site import FIRST, GREET, SECOND
 
 from mdr.digest import sha256
 from mdr.errors import UsageError
 from mdr.registry.stores import open_stores
 from mdr.registry.tokens import issue
 from mdr.registry.transport import Transport
+from mdr.store.badges import add_views
+from mdr.store.engine import writing
 
 if TYPE_CHECKING:
     from conftest import Person
@@ -49,9 +52,25 @@ def test_the_whole_life_of_a_skill_across_the_network(person: Person, server: Ru
 
 
 def test_show_is_the_same_near_and_far(person: Person, server: Running, registry: Settings) -> None:
-    far = person.json("show", f"{REF}@sha256:{OLD}")
+    stores = open_stores(registry, create=False)
+    assert stores is not None
+    with writing(stores.index.engine) as connection:
+        add_views(connection, {(GREET, datetime.now(UTC).date()): 7})
+    stores.close()
+    newest, oldest = labels(person)
+    asked = [
+        ("show", f"{REF}@sha256:{OLD}"),
+        ("show", REF),
+        ("search",),
+        ("diff", REF, oldest, newest),
+    ]
+    far = [person.json(*each, "--data", str(registry.data)) for each in asked]
     person.monkeypatch.delenv("MDR_REGISTRY")
-    assert far == person.json("show", f"{REF}@sha256:{OLD}", "--data", str(registry.data))
+    near = [person.json(*each, "--data", str(registry.data)) for each in asked]
+    assert far == near
+    shown, _, found, compared = near
+    assert shown["artifact"]["badge_views_30d"] == compared["artifact"]["badge_views_30d"] == 7
+    assert {each["id"]: each["badge_views_30d"] for each in found["items"]}[GREET] == 7
 
 
 def test_import_finds_bytes_by_hash(person: Person, server: Running) -> None:

@@ -76,7 +76,7 @@ def test_the_documents_are_those_of_the_command_line(
 
 
 def without_views(value: Any) -> Any:
-    """Only a server counts badges."""
+    """A kept answer may tell an older number of badge views."""
     if isinstance(value, dict):
         return {k: without_views(v) for k, v in value.items() if k != "badge_views_30d"}
     return [without_views(each) for each in value] if isinstance(value, list) else value

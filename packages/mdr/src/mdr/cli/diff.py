@@ -46,6 +46,7 @@ def command(
     """
     from mdr.install.workspace import open_workspace
     from mdr.registry.compare import compare_references
+    from mdr.registry.viewed import fill_views
 
     workspace = open_workspace(replace(settings, index_on_demand=not no_index))
     registry = workspace.registry()
@@ -53,7 +54,9 @@ def command(
     _ask_for_the_latest(registry, two)
     comparison = compare_references(registry, one, two)
     if as_json:
-        print_document(SCHEMA, comparison.to_document())
+        document = comparison.to_document()
+        fill_views(registry, [document["artifact"]])
+        print_document(SCHEMA, document)
     else:
         _report(comparison)
     return 1 if exit_code and comparison.differs else 0

@@ -46,6 +46,7 @@ def command(
     """Find artifacts by words; without words, list what the registry holds."""
     from mdr.registry import open_registry
     from mdr.registry.searching import search_document
+    from mdr.registry.viewed import fill_views
     from mdr.store.search import Query
 
     registry = open_registry(settings)
@@ -63,7 +64,9 @@ def command(
     )
     page = registry.search(query)
     if as_json:
-        print_document(SCHEMA, search_document(query.words, page))
+        document = search_document(query.words, page)
+        fill_views(registry, document["items"])
+        print_document(SCHEMA, document)
     else:
         _report(page)
     return 0

@@ -34,6 +34,7 @@ def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Set
     from mdr.reference.parse import parse
     from mdr.registry import open_registry
     from mdr.registry.showing import content, show_artifact, show_version
+    from mdr.registry.viewed import fill_views
 
     reference = parse(ref)
     registry = open_registry(replace(settings, index_on_demand=not no_index))
@@ -48,6 +49,7 @@ def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Set
     for note in resolved.notes:
         talk(f"note: {_harmless(note)}")
     if as_json:
+        fill_views(registry, [document["artifact"]])
         print_document(SCHEMA, document)
     else:
         _report(document, _license(registry, resolved))

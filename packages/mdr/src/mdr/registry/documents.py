@@ -20,7 +20,7 @@ def artifact_document(
     Args:
         artifact: What it is.
         source: What its host says about the repository.
-        badge_views_30d: Loads of the badge in 30 days; only a server counts them.
+        badge_views_30d: Loads of the badge in 30 days, where they are known: a server counts them.
     """
     return {
         "id": artifact.id,

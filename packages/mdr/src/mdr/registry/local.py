@@ -14,7 +14,7 @@ from mdr.registry.stores import Stores, open_stores
 from mdr.source.locate import GITHUB, LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
@@ -109,6 +109,17 @@ class LocalRegistry:
             return None
         self._serve(digest)
         return stores.blobs.get(digest)
+
+    def badge_views(self, artifact_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the loads of badges that a server over these stores counted in the last 30 days."""
+        from datetime import UTC, datetime
+
+        from mdr.store.badges import views_30d
+
+        stores = self._open(create=False)
+        if stores is None:
+            return {}
+        return views_30d(stores.index, artifact_ids, datetime.now(UTC).date())
 
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
         """Return, for each hash of a named file, the newest version of every artifact that has it."""

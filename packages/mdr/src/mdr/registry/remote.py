@@ -51,6 +51,7 @@ class RemoteRegistry:
         self.transport = Transport(settings.registry, token=token, patience=patience)
         self._resolved: dict[str, Resolved] = {}
         self._versions: dict[str, tuple[Version, ...]] = {}
+        self._views: dict[str, int] = {}
 
     def resolve(self, reference: Reference) -> Resolved:
         """Return the exact version a reference means.
@@ -135,7 +136,18 @@ class RemoteRegistry:
             "cursor": query.cursor,
         }
         given = {name: value for name, value in asked.items() if value}
-        return _page(self.transport.get(f"{API}/artifacts", given).document())
+        document = self.transport.get(f"{API}/artifacts", given).document()
+        page = _page(document)
+        self._views.update(_views(parts(document, "items")))
+        return page
+
+    def badge_views(self, artifact_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the loads of badges that the registry tells, asked for where no search told them."""
+        for key in artifact_ids:
+            if key not in self._views:
+                document = self.transport.get(f"{API}/artifacts/{key}").document()
+                self._views.update(_views([part(document, "artifact")]))
+        return {key: self._views[key] for key in artifact_ids if key in self._views}
 
     def _read(self, document: Mapping[str, Any], reference: Reference) -> Resolved:
         artifact, source = artifact_of(part(document, "artifact"))
@@ -210,6 +222,12 @@ class Writer:
         document = {} if reason is None else {"reason": reason, "advisory": advisory}
         method = "DELETE" if reason is None else "PUT"
         self._registry.transport.write(method, f"{API}/tombstones/{name}", document)
+
+
+def _views(artifacts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Read how often badges were loaded; anything else than a number is not known."""
+    told = {str(each.get("id")): each.get("badge_views_30d") for each in artifacts}
+    return {key: views for key, views in told.items() if type(views) is int and views >= 0}
 
 
 def _page(document: Mapping[str, Any]) -> Page:
