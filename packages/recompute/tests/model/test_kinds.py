@@ -231,7 +231,11 @@ def test_a_prediction_depth_wraps_the_last_layer() -> None:
     ("fields", "named"),
     [
         ({"hybrid_override_pattern": "MX"}, "'X'"),
-        ({"experimental_attention_variant": "dsa"}, "dsa"),
+        ({"experimental_attention_variant": "dsa"}, "absorbed multi-latent attention"),
+        (
+            {"experimental_attention_variant": "dsa", "hybrid_override_pattern": "M*ME"},
+            "absorbed multi-latent attention",
+        ),
         (
             {
                 "experimental_attention_variant": "gated_delta_net",

@@ -210,6 +210,7 @@ def layer_kinds(model: ModelConfig) -> tuple[str, ...]:
 
 
 def _kinds(model: ModelConfig) -> tuple[str, ...]:
+    _refuse_variant(model)
     if model.hybrid_override_pattern is not None:
         # stages are told apart by "|" (recompute.config.pipeline), MTP depths follow a "/"
         layers = model.hybrid_override_pattern.partition("/")[0].replace("|", "")
@@ -257,13 +258,25 @@ def _unsupported(what: str, field: str) -> UnsupportedError:
     )
 
 
+def _refuse_variant(model: ModelConfig) -> None:
+    """Refuse attention that is not modelled, in a hybrid pattern too.
+
+    ``dsa`` is sparse attention, from core 0.19 on over absorbed multi-latent attention
+    (NVIDIA/Megatron-LM core_v0.19.0 megatron/core/models/gpt/
+    experimental_attention_variant_module_specs.py get_dsa_module_spec_for_backend).
+    """
+    variant = model.experimental_attention_variant
+    if variant in (None, "gated_delta_net"):
+        return
+    what = f"experimental_attention_variant {variant}"
+    if variant == "dsa":
+        what += " (sparse attention over absorbed multi-latent attention)"
+    raise _unsupported(what, "model.experimental_attention_variant")
+
+
 def _mixers(model: ModelConfig) -> tuple[str, ...]:
     """Name the mixer of every layer."""
     variant = model.experimental_attention_variant
-    if variant not in (None, "gated_delta_net"):
-        raise _unsupported(
-            f"experimental_attention_variant {variant}", "model.experimental_attention_variant"
-        )
     plain = _attention_kinds(model)
     if variant is None:
         return plain
