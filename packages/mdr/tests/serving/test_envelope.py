@@ -101,6 +101,21 @@ def test_a_condition_never_hides_an_error(api: TestClient, path: str) -> None:
         assert api.get(path, headers={"if-none-match": sent}).status_code == 404
 
 
+def test_a_fault_of_ours_is_a_problem_that_tells_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of the machine")
+
+    monkeypatch.setattr("mdr.registry.reading.Reading.found", broken)
+    with client(settings) as found:
+        answer = found.get(f"/api/v1/artifacts/{GREET}/versions")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "secret" not in answer.text
+
+
 def test_a_slash_too_many_leads_to_the_page_without_it(api: TestClient) -> None:
     answer = api.get(f"/a/{GREET}/", headers={"host": "evil.example"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (308, f"/a/{GREET}")

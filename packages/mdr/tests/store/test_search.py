@@ -15,7 +15,7 @@ from mdr.errors import UsageError
 from mdr.store.engine import open_database, writing
 from mdr.store.recording import ensure_source, record
 from mdr.store.rows import Grade, NewArtifact, NewLine, NewVersion
-from mdr.store.search import Document, Query, SearchIndex, search_index
+from mdr.store.search import Document, Query, SearchIndex, encode_cursor, search_index
 from mdr.store.spelling import edits
 from mdr.store.state import changed
 
@@ -222,6 +222,26 @@ def test_a_cursor_belongs_to_its_query(search: SearchIndex) -> None:
         with pytest.raises(UsageError) as caught:
             search.search(other, "r1")
         assert caught.value.code == "bad-cursor"
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", 1, None, ["a"]])
+def test_a_cursor_with_the_right_mark_and_odd_contents_is_refused(
+    search: SearchIndex, text: object
+) -> None:
+    for words, score in (("", None), ("acme", 1.0), ("acme", float("nan")), ("acme", float("inf"))):
+        value = "a" if score not in {None, 1.0} else text
+        cursor = encode_cursor(Query(words=words), [score, "github.com", value, "p"])
+        with pytest.raises(UsageError) as caught:
+            search.search(Query(words=words, cursor=cursor), "r1")
+        assert caught.value.code == "bad-cursor"
+
+
+def test_a_word_said_often_is_one_word(search: SearchIndex) -> None:
+    once, often = (
+        search.search(Query(words=each), "r1") for each in ("recompute", "recompute-" * 40)
+    )
+    assert [hit.artifact.id for hit in once.hits] == [hit.artifact.id for hit in often.hits]
+    assert [hit.score for hit in once.hits] == [hit.score for hit in often.hits]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "e30", "eyJhZnRlciI6LTF9", "é", "W10", "bnVsbA"])

@@ -58,12 +58,18 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(MdrError, _ours)  # type: ignore[arg-type]  # starlette types the base class
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _http)  # type: ignore[arg-type]
+    app.add_exception_handler(Exception, _ours_to_mend)
 
 
 async def _ours(request: Request, error: MdrError) -> ProblemResponse:
     request.scope["mdr.code"] = error.code
     request.scope["mdr.error"] = error
     return ProblemResponse(error)
+
+
+async def _ours_to_mend(request: Request, _error: Exception) -> ProblemResponse:
+    """Say that the fault is ours, and no more; the error goes on to whoever writes it down."""
+    return await _ours(request, MdrError("internal", "the registry failed"))
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> ProblemResponse:

@@ -86,7 +86,7 @@ class TextSearch:
         try:
             with self._engine.connect() as opened:
                 connection = one_state(opened)
-                words = tokens(query.words)[:MAX_WORDS]
+                words = list(dict.fromkeys(tokens(query.words)))[:MAX_WORDS]
                 match = self._match(connection, words)
                 if (words and match is None) or (query.words.strip() and not words):
                     return nothing(query)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -167,9 +168,11 @@ def decode_cursor(query: Query) -> tuple[float | None, str, str, str] | None:
         found = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
         score, host, repository, path = found["after"]
         texts = all(
-            isinstance(each, str) and "\x00" not in each for each in (host, repository, path)
+            isinstance(each, str) and b"\x00" not in each.encode()  # a lone surrogate: ValueError
+            for each in (host, repository, path)
         )
-        scored = isinstance(score, float) if tokens(query.words) else score is None
+        finite = isinstance(score, float) and math.isfinite(score)
+        scored = finite if tokens(query.words) else score is None
         if texts and scored and found["of"] == _mark(query):
             return score, host, repository, path
     except (ValueError, KeyError, TypeError, RecursionError):
