@@ -92,8 +92,8 @@ def test_what_is_indexed_is_shown_found_and_sound(
     assert [each.path for each in resolved.files] == ["SKILL.md", "run.sh"]
     assert registry.blob(resolved.files[1].sha256) == b"echo one\n"
     assert found(registry, words="wobly") == ["other"]
-    assert found(registry, host="second.example") == ["greet"]
-    assert found(registry, host="first.example") == []
+    assert found(registry, mentions="second.example") == ["greet"]
+    assert found(registry, mentions="first.example") == []
     checked = check(settings, repair=False)
     assert (checked.problems, checked.versions, checked.blobs) == ((), 3, 4)
     again = index_source(str(repository.path), settings, name_as="acme/tools")
@@ -116,12 +116,12 @@ def test_a_yanked_version_is_not_offered_and_still_served(
     assert exact.version.yanked.reason == "broken on Windows"
     assert exact.notes[0] == f"{new.label} was yanked: broken on Windows"
     assert registry.resolve(parse(f"acme/tools/greet@sha256:{new.sha256}")).version.yanked
-    assert found(registry, host="first.example") == ["greet"]
-    assert found(registry, host="second.example") == []
+    assert found(registry, mentions="first.example") == ["greet"]
+    assert found(registry, mentions="second.example") == []
     repository.commit({"b/other/SKILL.md": skill("other", "changed")})
     index_source(str(repository.path), settings, name_as="acme/tools")
     assert registry.resolve(GREET).version.label == old.label
-    assert found(registry, host="first.example") == ["greet"]
+    assert found(registry, mentions="first.example") == ["greet"]
     unyank(stores, artifact, new.label, by="ann")
     assert registry.resolve(GREET).version.label == new.label
     with pytest.raises(BadReference):
@@ -160,14 +160,14 @@ def test_bytes_under_a_tombstone_are_served_to_nobody(
     tombstone(stores, old.sha256, reason="as well", by="bob")
     with pytest.raises(Refusal):
         registry.resolve(GREET)
-    assert found(registry, host="second.example") == found(registry, host="first.example") == []
+    assert found(registry, mentions="second.example") == found(registry, mentions="first.example") == []
     repository.commit({"b/other/SKILL.md": skill("other", "changed")})
     index_source(str(repository.path), settings, name_as="acme/tools")
-    assert found(registry, host="second.example") == []
+    assert found(registry, mentions="second.example") == []
     lift(stores, new.sha256, by="bob")
     assert registry.resolve(GREET).version.label == new.label
     assert tombstone_of(stores, new.sha256) is None
-    assert found(registry, host="second.example") == ["greet"]
+    assert found(registry, mentions="second.example") == ["greet"]
     assert check(settings, repair=False).problems == ()
 
 
@@ -227,7 +227,7 @@ def test_a_backup_is_restored_anywhere(
     assert registry.versions(GREET) == LocalRegistry(source).versions(GREET)
     assert registry.resolve(GREET).files == LocalRegistry(source).resolve(GREET).files
     assert found(registry, words="wobly") == ["other"]
-    assert found(registry, host="second.example") == ["greet"]
+    assert found(registry, mentions="second.example") == ["greet"]
     assert check(into, repair=False).problems == ()
     yank(there, artifact, new.label, reason="keys go on where they were", by="ann")
     repository.commit({"c/more/SKILL.md": skill("more")})

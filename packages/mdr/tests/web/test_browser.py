@@ -49,7 +49,7 @@ PAGES = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it holds a running event loop, which other files must not find
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 

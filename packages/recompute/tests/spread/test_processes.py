@@ -107,6 +107,11 @@ def test_a_table_does_not_depend_on_who_works() -> None:
     assert spread == what_if(variants, *cells, per_layer=True)
 
 
+def heed_interrupts() -> None:
+    """A shell lets what it starts in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def long_search() -> subprocess.Popen[str]:
     """Start a long joint search on two processes; wait until it says how far it is."""
     command = [sys.executable, "-m", "recompute", "plan", str(EXAMPLES / "deepseek-v3.yaml")]
@@ -116,6 +121,7 @@ def long_search() -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - no threads here
     )
     assert process.stderr is not None
     assert "of at most" in process.stderr.readline()
