@@ -154,6 +154,19 @@ def test_show_one_version(mdr: Shell, source: str) -> None:
     assert document["audit"]["sha256"] == old["sha256"]
 
 
+def test_show_offers_what_is_not_yanked_and_marks_what_is(mdr: Shell, source: str) -> None:
+    mdr("index", source, "--as", "Acme/Tools")
+    newest, older = mdr.json("show", "acme/tools/greet")["versions"][:2]
+    mdr("yank", f"acme/tools/greet@{newest['label']}", "--reason", "broken on Tuesdays")
+    shown = mdr("show", "acme/tools/greet")
+    assert f"mdr add acme/tools/greet@{older['label']}" in shown
+    assert f"mdr add acme/tools/greet@{newest['label']}" not in shown
+    (line,) = [line for line in shown.splitlines() if newest["sha256"][:16] in line]
+    assert line.endswith("yanked: broken on Tuesdays")
+    named = mdr("show", f"acme/tools/greet@{newest['label']}")
+    assert f"mdr add acme/tools/greet@sha256:{newest['sha256'][:16]}" in named
+
+
 def test_content_is_the_exact_bytes(tmp_path: Path) -> None:
     data = b"\xef\xbb\xbf\r\n\x00\xff" * 50
     repository = GitRepository(tmp_path / "r.git")

@@ -83,6 +83,7 @@ def _report(document: Mapping[str, Any], license_: str) -> None:
         say(
             f"  {each['label']}{latest:7}  {each['committed'][:10]}  {each['commit'][:7]}  "
             f"{each['size']:>9,} B  {each['grade'] or '-'}  {each['sha256'][:16]}{folder}"
+            f"{_yanked(each)}"
         )
     if "files" in document:
         say(f"\nfiles of {document['version']['label']}")
@@ -95,9 +96,23 @@ def _report(document: Mapping[str, Any], license_: str) -> None:
         detail = f" ({_harmless(check['detail'])})" if check["detail"] else ""
         say(f"  {check['status']}: {check['title']}{detail}")
     say("a grade is about the text of this one file; it does not say that the file is safe")
-    for newest in versions[:1]:
-        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{newest['label']}")
-        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{newest['sha256'][:16]}")
+    if shown := _meant(document):
+        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{shown['label']}")
+        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{shown['sha256'][:16]}")
+
+
+def _meant(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the version that was asked for, else the one that is offered, else the newest."""
+    if "version" in document:
+        named: Mapping[str, Any] = document["version"]
+        return named
+    versions = document["versions"]
+    return next((each for each in versions if each["latest"]), versions[0] if versions else None)
+
+
+def _yanked(version: Mapping[str, Any]) -> str:
+    yanked = version["yanked"]
+    return "" if yanked is None else f"  yanked: {_harmless(yanked['reason'])}"
 
 
 def _source_line(artifact: Mapping[str, Any], license_: str) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from recompute.measure.stats import Ratio
     from recompute.measure.types import Compared, Comparison, Measured
 
-HEADER: Final = ("candidate", "verdict|", "peak GiB", "delta", "step", "95% interval", "predicted")
+HEADER: Final = ("candidate", "verdict|", "peak GiB", "delta", "step", "95% interval", "peak error")
 NAME: Final = 44
 """Characters of a candidate's name that a table shows."""
 
