@@ -160,7 +160,11 @@ def test_bytes_under_a_tombstone_are_served_to_nobody(
     tombstone(stores, old.sha256, reason="as well", by="bob")
     with pytest.raises(Refusal):
         registry.resolve(GREET)
-    assert found(registry, mentions="second.example") == found(registry, mentions="first.example") == []
+    assert (
+        found(registry, mentions="second.example")
+        == found(registry, mentions="first.example")
+        == []
+    )
     repository.commit({"b/other/SKILL.md": skill("other", "changed")})
     index_source(str(repository.path), settings, name_as="acme/tools")
     assert found(registry, mentions="second.example") == []
