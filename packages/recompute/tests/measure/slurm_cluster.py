@@ -78,6 +78,12 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def node_is_back(self) -> bool:
+        """Resume the node unless it came back by itself, which it may at any moment."""
+        words = ("scontrol", "update", f"NodeName={self.host}", "State=RESUME")
+        subprocess.run(words, capture_output=True, check=False, env=self.environment)
+        return "down" not in self.ask("sinfo", "--noheader", "--format=%T")
+
     def jobs(self, *options: str) -> list[list[str]]:
         """Return number, name and state of the jobs in the queue."""
         lines = self.ask("squeue", "--noheader", "--format=%i %j %T", *options)

@@ -178,7 +178,7 @@ def test_a_lost_node_says_nothing_and_the_run_is_repeated(study: Study) -> None:
     node = f"NodeName={study.cluster.host}"
     study.cluster.ask("scontrol", "update", node, "State=DOWN", "Reason=test")
     _until(process, lambda: job not in {number for number, *_ in study.cluster.jobs()})
-    study.cluster.ask("scontrol", "update", node, "State=RESUME")
+    _until(process, study.cluster.node_is_back)
     code, document, said = study.end(process)
     assert code == 0, said
     assert document["runs"][1]["outcomes"] == ["pass"]
