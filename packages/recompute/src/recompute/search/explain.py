@@ -20,6 +20,7 @@ from recompute.config.require import EXPLAIN, require_complete
 from recompute.config.schema import Assumption
 from recompute.errors import ConfigError
 from recompute.search.cost import CostModel
+from recompute.search.outcome import new_predictor
 from recompute.search.space import is_legal, known_errors
 from recompute.search.types import Predicts
 from recompute.timeline.types import Phase, Prediction, RankPeak
@@ -113,7 +114,7 @@ def explain(
     require_complete(job, EXPLAIN)
     revision, _ = revision_of(job)
     acted = normalize(job)
-    predictor = (predictor_of or _predictor)(acted)
+    predictor = (predictor_of or new_predictor)(acted)
     rates = find_gpu(job.hardware.gpu or DEFAULT_GPU)
     choice = choice_of(job)
     control = predictor.predict(NO_RECOMPUTE, composition=choice == NO_RECOMPUTE)
@@ -136,12 +137,6 @@ def explain(
         assumptions=(*acted.assumptions, *prediction.assumptions, rated),
         full=_full(job, predictor, control, cost, revision),
     )
-
-
-def _predictor(job: JobConfig) -> Predicts:
-    from recompute.timeline.predict import Predictor
-
-    return Predictor(job)
 
 
 def _check_rank(prediction: Prediction, rank: int | None) -> None:

@@ -24,7 +24,7 @@ from recompute.search.budget import Budget, budget_of
 from recompute.search.cheapest import cheapest
 from recompute.search.cost import CostModel
 from recompute.search.efficiency import EFFICIENCIES
-from recompute.search.outcome import Judge
+from recompute.search.outcome import Judge, new_predictor
 from recompute.search.reserved import allocator_of
 from recompute.search.space import errors_of, every_choice, is_legal, known_errors
 from recompute.search.types import Outcome, Predicts, tokens_of_step
@@ -137,15 +137,9 @@ def joint(
         rates=rates,
         revision=revision,
         errors=errors_of(bare, revision),
-        make=predictor_of or _predictor,
+        make=predictor_of or new_predictor,
     )
     return _search(terms, top, workers)
-
-
-def _predictor(job: JobConfig) -> Predicts:
-    from recompute.timeline.predict import Predictor
-
-    return Predictor(job)
 
 
 def _bare(job: JobConfig) -> JobConfig:

@@ -11,12 +11,20 @@ from recompute.search.reserved import allocator_of, reserved_range
 from recompute.search.types import Breach, Outcome, Predicts
 
 if TYPE_CHECKING:
+    from recompute.config.schema import JobConfig
     from recompute.search.budget import Budget
     from recompute.search.cost import CostModel
     from recompute.timeline.types import Prediction
 
 TIME_DIGITS = 9
 """Overheads that agree to this many digits are one and the same cost."""
+
+
+def new_predictor(job: JobConfig) -> Predicts:
+    """Return the predictor that a search uses where none is given."""
+    from recompute.timeline.predict import Predictor
+
+    return Predictor(job)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from recompute.config.schema import Assumption
 from recompute.search.budget import Budget, Compared, budget_of
 from recompute.search.cost import CostModel
 from recompute.search.levers import cheaper_first
-from recompute.search.outcome import Judge, control_of, ranked
+from recompute.search.outcome import Judge, control_of, new_predictor, ranked
 from recompute.search.per_layer import best_per_layer
 from recompute.search.reasons import per_layer_hint, reasons
 from recompute.search.reserved import allocator_of
@@ -110,7 +110,7 @@ def prepare(
     """
     acted = normalize(job)
     revision, _ = revision_of(job)
-    make = predictor_of or _predictor
+    make = predictor_of or new_predictor
     predictor = make(acted)
     return Prepared(
         job=job,
@@ -201,12 +201,6 @@ def _is_small(predictor: Predicts) -> bool:
     layers = [sum(len(chunk.layers) for chunk in stage.chunks) for stage in predictor.stages]
     chunks = max(len(stage.chunks) for stage in predictor.stages)
     return sum(layers) * max(layers) * chunks <= HINT_WORK
-
-
-def _predictor(job: JobConfig) -> Predicts:
-    from recompute.timeline.predict import Predictor
-
-    return Predictor(job)
 
 
 def _chosen(outcomes: tuple[Outcome, ...], control: Outcome) -> Outcome | None:
