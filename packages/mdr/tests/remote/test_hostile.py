@@ -20,8 +20,10 @@ from mdr.digest import sha256
 from mdr.errors import BadReference, IntegrityError, MdrError, Refusal, UsageError, WorldError
 from mdr.reference.parse import parse
 from mdr.registry.remote import RemoteRegistry
+from mdr.registry.searching import search_document
 from mdr.registry.transport import Patience
 from mdr.settings import Settings
+from mdr.store.search import Query
 
 REF = "acme/tools/greet"
 NEW = sha256(SECOND)
@@ -225,6 +227,30 @@ def test_every_lie_in_a_document_is_noticed(honest: dict[str, Any], path: str, v
     body = change(honest, path, value)
     with hostile(always(reply(body))) as url, pytest.raises(IntegrityError) as caught:
         registry(url).resolve(parse(REF))
+    assert caught.value.code == "registry-answer"
+
+
+FOUND = {
+    "schema": "mdr.search/1",
+    "query": "",
+    "total": 0,
+    "items": [],
+    "facets": {},
+    "next_cursor": None,
+}
+
+
+def test_a_facet_that_is_left_out_counts_nothing() -> None:
+    with hostile(always(reply(json.dumps(FOUND).encode()))) as url:
+        page = registry(url).search(Query())
+    assert search_document("", page)["facets"]["kind"] == {}
+
+
+@pytest.mark.parametrize("total", [-5, True, "1", None, 1.0])
+def test_a_total_that_counts_nothing_is_noticed(total: object) -> None:
+    body = json.dumps(FOUND | {"total": total}).encode()
+    with hostile(always(reply(body))) as url, pytest.raises(IntegrityError) as caught:
+        registry(url).search(Query())
     assert caught.value.code == "registry-answer"
 
 

@@ -238,7 +238,7 @@ def _page(document: Mapping[str, Any]) -> Page:
         document.get("total"),
         document.get("next_cursor"),
     )
-    if not isinstance(facets, dict) or not isinstance(total, int):
+    if not isinstance(facets, dict) or type(total) is not int or total < 0:
         raise odd("a search has no facets or total")
     if cursor is not None and (not isinstance(cursor, str) or not cursor.isprintable()):
         raise odd("a cursor is not one")

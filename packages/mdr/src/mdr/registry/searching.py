@@ -21,7 +21,7 @@ def search_document(words: str, page: Page) -> dict[str, Any]:
         "query": words,
         "total": page.total,
         "items": [_item(hit) for hit in page.hits],
-        "facets": {name: page.facets[name] for name in FACETS},
+        "facets": {name: page.facets.get(name, {}) for name in FACETS},
         "next_cursor": page.next_cursor,
     }
 
