@@ -135,6 +135,15 @@ def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
     assert (done.returncode, ours) == (0, [])
 
 
+def test_alerts_join_nothing_that_has_labels_with_what_has_none() -> None:
+    """``a and b`` keeps what has the same labels on both sides: here both are summed up to none."""
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        sides = rule["expr"].split(" and ")
+        if len(sides) > 1:
+            assert all(re.match(r"(sum|max|min)\(", side) for side in sides), rule["alert"]
+
+
 def test_alerts_name_metrics_that_are_told() -> None:
     rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
     expressions = " ".join(rule["expr"] for group in rules["groups"] for rule in group["rules"])
