@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,6 +84,22 @@ def test_what_is_kept_never_outgrows_its_room(puts: list[tuple[int, int]]) -> No
             str(key).encode(), "1", 0.0, ready(room)
         )  # too large to keep: its old form goes too
     assert kept.used == 0
+
+
+def test_an_encoding_made_later_is_counted_and_keeps_to_the_room() -> None:
+    kept = Kept(2 * 8 * (OVERHEAD + 1_000))
+    body = b"".join(hashlib.sha256(bytes([n])).digest() for n in range(28))  # does not compress
+    for key in b"abcdefgh":
+        kept.put(bytes([key]), "1", 0.0, Ready(Answer(body=body, media_type="x/y")))
+    for key in b"abcdefgh":
+        if (found := kept.get(bytes([key]), "1", 0.0)) is not None:
+            found.encode("gzip")
+            kept.grown(bytes([key]))
+            assert kept.used <= 8 * (OVERHEAD + 1_000)
+    left = [found for key in b"abcdefgh" if (found := kept.get(bytes([key]), "1", 0.0))]
+    assert 0 < len(left) < 8
+    assert kept.used == sum(found.size + 1 + OVERHEAD for found in left)
+    kept.grown(b"unknown")
 
 
 def test_the_least_recently_used_goes_first() -> None:

@@ -51,6 +51,11 @@ class Kept:
         (self._large if small else self._small).forget(key)
         (self._small if small else self._large).put(key, token, now, ready)
 
+    def grown(self, key: bytes) -> None:
+        """Count an answer anew that has been made in one more encoding."""
+        self._small.grown(key)
+        self._large.grown(key)
+
 
 class _Room:
     """Answers of one size."""
@@ -80,12 +85,26 @@ class _Room:
                 return
             self._entries[key] = (token, until, size, ready)
             self.used += size
-            while self.used > self._room:
-                self._forget(next(iter(self._entries)))
+            self._trim()
+
+    def grown(self, key: bytes) -> None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return
+            token, until, counted, ready = entry
+            size = ready.size + len(key) + OVERHEAD
+            self._entries[key] = (token, until, size, ready)
+            self.used += size - counted
+            self._trim()
 
     def forget(self, key: bytes) -> None:
         with self._lock:
             self._forget(key)
+
+    def _trim(self) -> None:
+        while self.used > self._room:
+            self._forget(next(iter(self._entries)))
 
     def _forget(self, key: bytes) -> None:
         old = self._entries.pop(key, None)

@@ -102,6 +102,7 @@ class Service:
             ready = await self._made(key, token, make, wanted)
         elif not ready.has(wanted):
             await self.in_thread(lambda: ready.encode(wanted))
+            self.kept.grown(key)
         ready.route = scope.get("route")
         return ready
 
