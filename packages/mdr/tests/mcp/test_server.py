@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from git_builder import GitRepository, skill
 
+from mdr.errors import StoreError
 from mdr.mcp.framing import NOTICE
-from mdr.mcp.server import TOOLS, HttpEndpoint
+from mdr.mcp.server import TOOLS, HttpEndpoint, answered
 from mdr.registry.indexing import index_source
 from mdr.registry.reading import Reading
 from mdr.registry.stores import Stores, open_stores
@@ -215,6 +216,22 @@ def test_a_request_that_is_too_large_or_no_message_is_refused(http: str) -> None
     large = httpx.post(http, content=b"x" * 70_000, headers=fields)
     broken = httpx.post(http, content=b"{", headers=fields)
     assert (large.status_code, broken.status_code) == (413, 400)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_strangers_hear_nothing_of_this_machine(*, public: bool) -> None:
+    def search(self: object = None) -> dict[str, Any]:
+        raise StoreError(
+            "database-unreachable", "10.1.2.3 refused mdr", hint="start it", data={"at": "10.1.2.3"}
+        )
+
+    async def at_once(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return call()
+
+    answer = asyncio.run(answered(search, at_once, public=public)())
+    assert (answer["schema"], answer["code"]) == ("mdr.error/1", "database-unreachable")
+    assert ("10.1.2.3" in json.dumps(answer)) is not public
+    assert answer["hint"] == ("try again later" if public else "start it")
 
 
 def test_nothing_indexed_is_said_in_words(tmp_path: Path) -> None:

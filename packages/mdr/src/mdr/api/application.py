@@ -62,7 +62,6 @@ def add_problems(app: FastAPI) -> None:
 
 
 async def _ours(request: Request, error: MdrError) -> ProblemResponse:
-    request.scope["mdr.code"] = error.code
     request.scope["mdr.error"] = error
     return ProblemResponse(error)
 

@@ -6,35 +6,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from mdr.errors import MdrError, Refusal, UsageError, WorldError
+from mdr.answers.faults import is_told, status_of, told_hint, told_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mdr.errors import MdrError
+
 MEDIA_TYPE: Final = "application/problem+json"
-STATUS: Final[Mapping[str, int]] = {
-    "bad-reference": 400,
-    "digest-too-short": 400,
-    "token-missing": 401,
-    "token-unknown": 401,
-    "token-revoked": 401,
-    "token-expired": 401,
-    "token-scope": 403,
-    "not-found": 404,
-    "method-not-allowed": 405,
-    "ambiguous-reference": 409,
-    "gone": 410,
-    "body-too-slow": 408,
-    "body-too-large": 413,
-    "uri-too-long": 414,
-    "media-type": 415,
-    "invalid": 422,
-    "rate-limited": 429,
-    "tombstone": 451,
-    "overloaded": 503,
-    "timeout": 503,
-}
-"""Code -> status; what is not listed follows from whose fault it is."""
 TITLES: Final[Mapping[int, str]] = {
     400: "The reference cannot be read",
     401: "A token is needed",
@@ -54,55 +33,25 @@ TITLES: Final[Mapping[int, str]] = {
     502: "The source cannot be read",
     503: "Not available now",
 }
-DAMAGE: Final = frozenset({"blob-missing", "blob-corrupt", "manifest-corrupt"})
-"""Refusals that are our fault."""
-OURS: Final = ("index-", "store-", "blob", "registry-", "database-")
-"""How the codes of our own stores begin; other failures of the world are those of a source."""
 LINK: Final = re.compile(r"https://[!#-;=?-Z\[\]_a-z~%]+", re.ASCII)
 """An address that may stand in a header: no white space, no quotes, no angle brackets, nothing hidden."""
 KNOWN_FIELDS: Final = frozenset({"type", "title", "status", "detail", "code", "hint"})
 
 
-def status_of(error: MdrError) -> int:
-    """Return the HTTP status of an error."""
-    known = STATUS.get(error.code)
-    if known is not None:
-        return known
-    match error:
-        case UsageError():
-            return 422
-        case Refusal():
-            return 500 if error.code in DAMAGE else 403
-        case WorldError():
-            return 503 if error.code.startswith(OURS) else 502
-        case _:
-            return 500
-
-
 def problem(error: MdrError) -> dict[str, Any]:
     """Write the document of an error; its data become fields, so ``candidates`` stands at the top."""
     status = status_of(error)
-    detail = error.message if status < 500 or isinstance(error, Refusal) else _public(error)
     document: dict[str, Any] = {
         "type": f"urn:mdr:problem:{error.code}",
         "title": TITLES.get(status, "The request failed"),
         "status": status,
-        "detail": detail,
+        "detail": told_message(error),
         "code": error.code,
-        "hint": error.hint if status < 500 else "try again later",
+        "hint": told_hint(error),
     }
-    if status < 500:
+    if is_told(error):
         document |= {key: value for key, value in error.data.items() if key not in KNOWN_FIELDS}
     return document
-
-
-def _public(error: MdrError) -> str:
-    """Say what failed without the paths and addresses of the machine; the log has the whole message."""
-    words = {
-        "overloaded": "too many requests at once",
-        "timeout": "this took too long",
-    }
-    return words.get(error.code, "a store or a source that this needs cannot be reached")
 
 
 def headers_of(error: MdrError) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
@@ -211,6 +211,3 @@ def verify_route(service: Service) -> APIRouter:
         )
 
     return router
-
-
-Alive = Literal["ok"]

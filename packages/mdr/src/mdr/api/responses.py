@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from mdr.answers.answer import IMMUTABLE, Answer
+from mdr.answers.faults import status_of
+from mdr.answers.sent import Sent
 from mdr.api.models import Problem
-from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem, status_of
+from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem
 from mdr.audit.run import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mdr.answers.answer import Ready, Receive, Scope, Send
+    from mdr.answers.answer import Scope
     from mdr.answers.service import Service
     from mdr.errors import MdrError
 
@@ -23,18 +25,6 @@ VIEWS_FRESH: float = 2.0
 """Seconds for which a document may show an older number of badge views."""
 RESOLVED_FRESH: float = 3_600.0
 """The same for ``resolve``, which is asked most and read for its hash."""
-
-
-class Sent(Response):
-    """Sends an answer that is ready."""
-
-    def __init__(self, ready: Ready) -> None:
-        super().__init__()
-        self._ready = ready
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it as the request's conditions ask."""
-        await self._ready.send(scope, send)
 
 
 class ProblemResponse(Response):

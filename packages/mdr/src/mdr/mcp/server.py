@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr import __version__
+from mdr.answers.faults import is_told, told_hint, told_message
 from mdr.errors import BadReference, MdrError, UsageError
 from mdr.mcp.framing import framed, text_of
 
@@ -172,12 +173,15 @@ TOOLS: Final = ("search", "show", "resolve", "get_by_hash", "audit", "diff")
 """Names of the methods that are tools; their docstrings are what an agent reads."""
 
 
-def build(reading: Reading, in_thread: InThread | None = None) -> MCPServer:
+def build(
+    reading: Reading, in_thread: InThread | None = None, *, public: bool = False
+) -> MCPServer:
     """Return a server over one registry.
 
     Args:
         reading: Answers from open stores.
         in_thread: Runs a call that blocks; a plain thread by default.
+        public: Whether strangers ask; they are told of errors what the API tells.
 
     Raises:
         mdr.errors.UsageError: mcp-missing, when the mcp package is not installed.
@@ -197,27 +201,34 @@ def build(reading: Reading, in_thread: InThread | None = None) -> MCPServer:
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
     for name in TOOLS:
-        tool = answered(getattr(tools, name), in_thread or asyncio.to_thread)
+        tool = answered(getattr(tools, name), in_thread or asyncio.to_thread, public=public)
         server.add_tool(tool, name=name, annotations=hints)
     return server
 
 
 def answered(
-    tool: Callable[..., Document], in_thread: InThread
+    tool: Callable[..., Document], in_thread: InThread, *, public: bool
 ) -> Callable[..., Awaitable[Document]]:
-    """Return the tool with errors as documents, keeping its signature and docstring."""
+    """Return the tool with errors as documents, keeping its signature and docstring.
+
+    Args:
+        tool: One of the tools.
+        in_thread: Runs what blocks.
+        public: Whether strangers ask, who are told nothing of this machine, as by the API.
+    """
 
     @functools.wraps(tool)
     async def call(*args: Any, **kwargs: Any) -> Document:
         try:
             return await in_thread(lambda: framed(tool(*args, **kwargs)))
         except MdrError as error:
+            whole = not public or is_told(error)
             return {
                 "schema": "mdr.error/1",
                 "code": error.code,
-                "message": error.message,
-                "hint": error.hint,
-                "data": error.data,
+                "message": error.message if whole else told_message(error),
+                "hint": error.hint if whole else told_hint(error),
+                "data": error.data if whole else {},
             }
 
     return call
@@ -233,7 +244,7 @@ class HttpEndpoint:
     def __init__(self, reading: Reading, in_thread: InThread | None = None) -> None:
         from mcp.server.transport_security import TransportSecuritySettings
 
-        self._server = build(reading, in_thread)
+        self._server = build(reading, in_thread, public=True)
         self.app: ASGIApp = self._server.streamable_http_app(
             streamable_http_path="/mcp",
             json_response=True,

@@ -135,9 +135,9 @@ def _stores(settings: Settings) -> Stores:
 
 def _api(service: Service, metrics: Any, options: Options) -> Application:
     from mdr.answers.answer import Answer
+    from mdr.answers.sent import Sent
     from mdr.api.application import create
     from mdr.api.problems import body
-    from mdr.api.responses import Sent
     from mdr.serving.health import health_routes
 
     app = create(service)

@@ -11,8 +11,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem, status_of
+from mdr.answers.faults import status_of
+from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem
 from mdr.errors import MdrError, UsageError, WorldError
+from mdr.web.pages import POLICY
 
 if TYPE_CHECKING:
     from mdr.answers.answer import Application, Message, Receive, Scope, Send
@@ -24,10 +26,7 @@ if TYPE_CHECKING:
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
 READ_METHODS: Final = b"GET, HEAD, OPTIONS, POST"
-PAGE_POLICY: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
-    b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
+PAGE_POLICY: Final = POLICY.encode()
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"strict-origin-when-cross-origin"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mdr.errors import BadReference, MdrError, UsageError, WorldError
+from mdr.answers.faults import STATUS
+from mdr.errors import MdrError, UsageError, WorldError
 from mdr.web.pages import page
 
 if TYPE_CHECKING:
@@ -12,24 +13,16 @@ if TYPE_CHECKING:
 
     from mdr.answers.answer import Answer
 
-STATUS: Final[Mapping[str, int]] = {
-    "not-found": 404,
-    "method-not-allowed": 405,
-    "ambiguous-reference": 409,
-    "gone": 410,
-    "uri-too-long": 414,
-    "body-too-large": 413,
-    "rate-limited": 429,
-    "tombstone": 451,
-}
 TITLES: Final[Mapping[int, str]] = {
     400: "This reference cannot be read",
     404: "Nothing is here",
     405: "This page is only read",
+    408: "The request did not arrive",
     409: "More than one thing has this name",
     410: "This is gone",
     413: "The request is too large",
     414: "The address is too long",
+    415: "Not a media type that is read here",
     429: "Too many requests",
     451: "These bytes were withdrawn",
     500: "Something broke on our side",
@@ -42,12 +35,10 @@ LATER: Final = (
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status of an error: that of the API where it has one of its own."""
     match error:
         case MdrError() if error.code in STATUS:
             return STATUS[error.code]
-        case BadReference():
-            return 400
         case UsageError():
             return 400
         case WorldError():

@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from mdr.answers.answer import IMMUTABLE, Answer, Ready
+from mdr.answers.sent import Sent
 from mdr.errors import BadReference, MdrError, Refusal, UsageError
 from mdr.reference.parse import is_label
 from mdr.web.assets import served
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from mdr.answers.answer import Receive, Scope, Send
+    from mdr.answers.answer import Scope
     from mdr.answers.service import Service
     from mdr.web.views import BadgeViews
 
@@ -110,18 +111,6 @@ def routes(service: Service, views: BadgeViews) -> list[Route]:
     ]
 
 
-class Sent(Response):
-    """Sends an answer that is ready."""
-
-    def __init__(self, ready: Ready) -> None:
-        super().__init__()
-        self._ready = ready
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it as the request's conditions ask."""
-        await self._ready.send(scope, send)
-
-
 def _endpoint(service: Service, make: Callable[[Request], Answer]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         return Sent(await service.answered(request.scope, lambda: make(request)))
@@ -192,7 +181,6 @@ async def _problem(service: Service, request: Request, error: Exception) -> Resp
             return RedirectResponse(path.rstrip("/"), status_code=308)
         error = _ours(error)
     if isinstance(error, MdrError):
-        request.scope["mdr.code"] = error.code
         request.scope["mdr.error"] = error
     near = error.data.get("near") if isinstance(error, BadReference) else None
     if isinstance(error, BadReference) and error.code == "not-found" and not near:
