@@ -214,6 +214,8 @@ def report(seen: Seen, samples: list[tuple[float, int]]) -> bool:
     print(f"statuses {dict(seen.statuses)}, failures {dict(seen.failures)}, without a free connection {seen.late:,}, unanswered {seen.unanswered:,}")  # fmt: skip
     print(f"memory   {samples[0][1] / MIB:.1f} MiB at the start, {first / MIB:.1f} after warm-up, {samples[-1][1] / MIB:.1f} at the end")  # fmt: skip
     print(f"growth   {growth / MIB:+.2f} MiB by least squares over {judged[-1][0] - judged[0][0]:.0f} s")  # fmt: skip
+    minutes = [size / MIB for at, size in samples if at % 60 < SAMPLE_SECONDS]
+    print(f"by minute {' '.join(f'{each:.0f}' for each in minutes)} MiB")
     flat = growth <= first * ALLOWED_GROWTH
     good = not seen.failures and not seen.unanswered and set(seen.statuses) <= {200}
     print("flat" if flat else "NOT FLAT", "" if good else "; SOME REQUESTS FAILED")

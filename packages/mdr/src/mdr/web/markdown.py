@@ -2,7 +2,7 @@
 
 Two walls stand between a file and a reader's browser. The renderer writes only tags of its own and passes
 no attribute of the file through; then nh3 parses the result as browsers do and keeps what is on a list. A
-strict content security policy is the third, in :mod:`mdr.web.answers`.
+strict content security policy is the third, in :mod:`mdr.web.pages`.
 """
 
 from __future__ import annotations
