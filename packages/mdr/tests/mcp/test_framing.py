@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdr.audit.unicode import INVISIBLE
 from mdr.errors import UsageError
-from mdr.mcp.framing import MAX_BYTES, MAX_ITEMS, MAX_TEXT, NOTICE, framed, text_of, visible
+from mdr.mcp.framing import (
+    MAX_BYTES,
+    MAX_ITEMS,
+    MAX_TEXT,
+    NOTICE,
+    framed,
+    shown,
+    text_of,
+    visible,
+)
+
+HIDDEN = ("\u202e", "\u200b", "\u2066", "\ufeff", "\x1b", "\x00", "\x7f", "\x85", "\U000e0041",
+          "\ufe0f", "\U000e0101", "\u3164", "\u115f", "\u034f", "\u180b", "\udcff", "\u2028")  # fmt: skip
 
 
 def test_a_document_keeps_its_schema_first_and_says_what_it_is() -> None:
@@ -78,13 +93,43 @@ def test_a_text_cannot_close_its_fence() -> None:
     assert len(fences) == 3
 
 
-@pytest.mark.parametrize(
-    "char", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x1b", "\x00", "\U000e0041"]
-)
+@pytest.mark.parametrize("char", [each for each in HIDDEN if each != "\udcff"])
 def test_hidden_characters_are_written_out(char: str) -> None:
     content = text_of(f"a{char}b".encode(), 0)
     assert (char in content["text"], content["escaped"]) == (False, 1)
     assert f"a\\u{{{ord(char):x}}}b" in content["text"]
+
+
+@pytest.mark.parametrize("char", HIDDEN)
+@pytest.mark.parametrize("frame", [framed, shown])
+def test_no_string_of_an_answer_hides_anything(char: str, frame: Callable[..., Any]) -> None:
+    text, told = f"a{char}b", f"a\\u{{{ord(char):x}}}b"
+    answer = frame(
+        {"schema": "s", "name": text, "rows": [{"shown": text}, [text]], "of": {text: 1}}
+    )
+    assert answer["name"] == told
+    assert answer["rows"] == [{"shown": told}, [told]]
+    assert answer["of"] == {told: 1}
+    json.dumps(answer, ensure_ascii=False).encode()
+
+
+def test_what_the_audit_calls_invisible_is_never_passed_on() -> None:
+    every = "".join(chr(code) for low, high in INVISIBLE for code in range(low, high + 1))
+    text, end, escaped = visible(every)
+    assert (end, escaped) == (len(every), len(every))
+    assert text.isascii()
+
+
+def test_an_escape_is_never_cut_and_what_is_cut_is_named() -> None:
+    answer = framed({"schema": "s", "unified": "\u202e" * MAX_TEXT})
+    assert answer["truncated"] == ["unified"]
+    assert len(answer["unified"]) <= MAX_TEXT
+    assert set(answer["unified"].split(r"\u{202e}")) == {""}
+
+
+def test_words_of_every_script_stay_as_they_are() -> None:
+    text = "na\u00efve \u043f\u0440\u0438\u0432\u0435\u0442 \u3053\u3093\u306b\u3061\u306f \u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \U0001f600 a\u00a0b"
+    assert visible(text) == (text, len(text), 0)
 
 
 def test_bytes_that_are_no_text_are_not_shown() -> None:

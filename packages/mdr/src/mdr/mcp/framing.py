@@ -2,16 +2,19 @@
 
 Names, descriptions, diffs and files come from repositories that anybody can write. Every answer says so
 first. A file's text stands between two lines with a random word that its author cannot know, so that it
-cannot pretend to end; characters that do not show are written out as escapes.
+cannot pretend to end. Characters that do not show are written out as escapes, here, in every string of every
+answer and every error, keys too: a person who reads what the agent read must be able to see all of it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
+from mdr.audit.unicode import INVISIBLE, within
 from mdr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ MAX_BYTES: Final = 512 << 10
 FENCES: Final = 100
 """Room for the two lines around a text."""
 SHOWN_CONTROLS: Final = "\n\t\r"
+_PLAIN: Final = re.compile(r"[\t\n\r -~]*")
 
 
 def framed(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +46,7 @@ def framed(document: Mapping[str, Any]) -> dict[str, Any]:
         mdr.errors.UsageError: answer-too-large.
     """
     cut: list[str] = []
-    body = {key: _bounded(value, key, cut) for key, value in document.items()}
+    body = _bounded(dict(document), "", cut)
     answer = {"schema": body.pop("schema", None), "notice": NOTICE, "truncated": cut, **body}
     size = len(json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_BYTES:
@@ -52,6 +56,12 @@ def framed(document: Mapping[str, Any]) -> dict[str, Any]:
             hint="ask for less: a smaller limit, or one version",
         )
     return answer
+
+
+def shown(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document of ours, an error for example, bounded and with nothing hidden in it."""
+    bounded: dict[str, Any] = _bounded(dict(document), "", [])
+    return bounded
 
 
 def text_of(data: bytes, offset: int) -> dict[str, Any]:
@@ -92,6 +102,9 @@ def visible(text: str, offset: int = 0, limit: int | None = None) -> tuple[str, 
     Returns:
         The result, where it ended in ``text``, and how many characters were escaped.
     """
+    if _PLAIN.fullmatch(text):
+        end = len(text) if limit is None else min(len(text), offset + limit)
+        return text[offset:end], max(offset, end), 0
     pieces: list[str] = []
     length = escaped = 0
     for end in range(offset, len(text)):
@@ -107,24 +120,36 @@ def visible(text: str, offset: int = 0, limit: int | None = None) -> tuple[str, 
 
 
 def _is_hidden(char: str) -> bool:
-    """Say whether a character is a control, a format character, a surrogate or unassigned."""
-    if char.isascii() and char.isprintable():
-        return False
-    if char in SHOWN_CONTROLS:
-        return False
-    return unicodedata.category(char) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    """Say whether a character draws nothing: by Unicode's categories, and by the list of the audit.
+
+    Stricter than page and audit: selectors of emoji and joiners of scripts are escaped too, because an
+    agent needs neither, and both can carry words.
+    """
+    code = ord(char)
+    if code < 0x7F:
+        return code < 0x20 and char not in SHOWN_CONTROLS
+    if within(code, INVISIBLE):
+        return True
+    return not char.isprintable() and unicodedata.category(char) != "Zs"
 
 
 def _bounded(value: Any, path: str, cut: list[str]) -> Any:
     match value:
-        case str() if len(value) > MAX_TEXT:
-            cut.append(path)
-            return value[:MAX_TEXT]
+        case str():
+            text, end, _ = visible(value, 0, MAX_TEXT)
+            if end < len(value):
+                cut.append(path)
+            return text
         case list() | tuple():
             if len(value) > MAX_ITEMS:
                 cut.append(path)
             return [_bounded(each, path, cut) for each in value[:MAX_ITEMS]]
         case dict():
-            return {key: _bounded(each, f"{path}.{key}", cut) for key, each in value.items()}
+            return dict(_pair(key, each, path, cut) for key, each in value.items())
         case _:
             return value
+
+
+def _pair(key: object, value: Any, path: str, cut: list[str]) -> tuple[str, Any]:
+    name = visible(str(key), 0, MAX_TEXT)[0]
+    return name, _bounded(value, f"{path}.{name}" if path else name, cut)

@@ -1,8 +1,8 @@
 """The registry as tools for agents: search, show, resolve, get_by_hash, audit, diff. They only read.
 
 Every tool answers with the document of the API, framed by :mod:`mdr.mcp.framing`. An error is the document
-``mdr.error/1``, so that an agent sees code and hint instead of a traceback. Nothing is ever indexed,
-fetched or installed because an agent asks.
+``mdr.error/1`` in a result that says ``isError`` (:mod:`mdr.mcp.protocol`), so that an agent sees code and
+hint instead of a traceback. Nothing is ever indexed, fetched or installed because an agent asks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr import __version__
-from mdr.answers.faults import is_told, told_hint, told_message
 from mdr.errors import BadReference, MdrError, UsageError
 from mdr.mcp.framing import framed, text_of
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from mcp.server import MCPServer
+    from mcp.types import CallToolResult
     from starlette.types import ASGIApp
 
     from mdr.registry.reading import Reading
@@ -187,7 +187,6 @@ def build(
         mdr.errors.UsageError: mcp-missing, when the mcp package is not installed.
     """
     try:
-        from mcp.server import MCPServer
         from mcp.types import ToolAnnotations
     except ImportError:
         raise UsageError(
@@ -195,7 +194,9 @@ def build(
             "the mcp package is not installed",
             hint="pip install 'mdr-registry[server]'",
         ) from None
-    server = MCPServer("mdr", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    from mdr.mcp.protocol import Server
+
+    server = Server("mdr", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(reading)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
@@ -208,28 +209,22 @@ def build(
 
 def answered(
     tool: Callable[..., Document], in_thread: InThread, *, public: bool
-) -> Callable[..., Awaitable[Document]]:
-    """Return the tool with errors as documents, keeping its signature and docstring.
+) -> Callable[..., Awaitable[Document | CallToolResult]]:
+    """Return the tool with errors as results that say so, keeping its signature and docstring.
 
     Args:
         tool: One of the tools.
         in_thread: Runs what blocks.
         public: Whether strangers ask, who are told nothing of this machine, as by the API.
     """
+    from mdr.mcp.protocol import failure
 
     @functools.wraps(tool)
-    async def call(*args: Any, **kwargs: Any) -> Document:
+    async def call(*args: Any, **kwargs: Any) -> Document | CallToolResult:
         try:
             return await in_thread(lambda: framed(tool(*args, **kwargs)))
         except MdrError as error:
-            whole = not public or is_told(error)
-            return {
-                "schema": "mdr.error/1",
-                "code": error.code,
-                "message": error.message if whole else told_message(error),
-                "hint": error.hint if whole else told_hint(error),
-                "data": error.data if whole else {},
-            }
+            return failure(error, public=public)
 
     return call
 
