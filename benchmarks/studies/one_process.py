@@ -18,6 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import triton_configs
+
 from recompute.config.job_writers import job_yaml
 from recompute.config.load import load
 from recompute.config.normalize import normalize
@@ -30,6 +32,7 @@ from recompute.megatron.probe import RUN, MemoryProbe
 
 HERE = Path(__file__).resolve().parent
 NOTE = "one process for all rows (benchmarks/studies/one_process.py), not one for each"
+UNTUNED = "Triton kernels run with their first configuration (triton_configs.py): step times are not tuned"
 STEPS, WARMUP = 6, 2
 
 
@@ -37,7 +40,9 @@ def begin(torch: Any, out: Path, name: str) -> dict[str, Any]:
     """Begin a ledger; return what the trainer builds."""
     job = normalize(load(str(HERE / f"{name}.yaml"), "optimizer=null", "ddp=null"))
     workload = workload_of(job)
-    write_manifest(str(out), environment={}, job_yaml=job_yaml(job, comments=False), notes=[NOTE])
+    tuned = not (job.model.experimental_attention_variant or job.model.hybrid_override_pattern)
+    notes = [NOTE] if tuned else [NOTE, UNTUNED]
+    write_manifest(str(out), environment={}, job_yaml=job_yaml(job, comments=False), notes=notes)
     note_environment(str(out), environment(torch))
     (out / "workload.json").write_text(json.dumps(workload), encoding="utf-8")
     return {**workload, "data_seed": 0}
@@ -69,6 +74,8 @@ def main() -> None:
     os.environ.setdefault(trainer.CONNECTIONS, "1")
     import torch
 
+    triton_configs.take_first()
+    triton_configs.ignore_wrong_gradients()
     root = Path(sys.argv[1])
     place = trainer.device_of(torch, None)
     for index, study in enumerate(sys.argv[2:]):
