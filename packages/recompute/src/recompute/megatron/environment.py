@@ -26,7 +26,7 @@ def environment(torch: Any = None) -> dict[str, str]:
         found["torch"] = str(torch.__version__)
         if torch.version.cuda:
             found["cuda"] = str(torch.version.cuda)
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # else asking would choose the first device for the loop
             found["gpu"] = str(torch.cuda.get_device_name())
     for name, distribution in DISTRIBUTIONS:
         if version := _version(distribution, name):

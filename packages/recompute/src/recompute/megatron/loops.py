@@ -2,7 +2,8 @@
 
 Sources: NVIDIA-NeMo/Megatron-Bridge main src/megatron/bridge/training/callbacks.py ``CallbackManager.add``
 (methods are found by their names, subclass or not), train.py (where they are called); NVIDIA/Megatron-LM
-core_v0.16.1 megatron/training/training.py ``pretrain``, ``setup_model_and_optimizer``, ``train_step``.
+core_v0.16.1 and core_r0.19.0 megatron/training/training.py ``pretrain``, ``setup_model_and_optimizer``,
+``train``, ``train_step``, ``evaluate``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class TrainingLoops:
     """The loops' side of :class:`recompute.megatron.probe.MemoryProbe`."""
 
     _opened = False
+    _trained = False
+    """Whether Megatron-LM's loop has come to its end."""
 
     # --- as a callback of Megatron Bridge
 
@@ -55,38 +58,62 @@ class TrainingLoops:
     def follow(self, training: Any) -> None:
         """Follow Megatron-LM's own loop: one line before ``pretrain``.
 
+        The run passes when ``train`` returns, or leaves with exit status 0 as it does at ``--exit-interval``;
+        the process's end writes it down, so that an evaluation or a checkpoint after it may still fail.
+
         Args:
-            training: The module ``megatron.training.training``. Its ``setup_model_and_optimizer`` and
-                ``train_step`` are wrapped; :meth:`close` takes the wrappers off.
+            training: The module ``megatron.training.training``. Functions that it looks up in itself are
+                wrapped; :meth:`close` takes the wrappers off.
         """
-        make, step = training.setup_model_and_optimizer, training.train_step
         self.begin_unheld()
+        wrapped: dict[str, tuple[Any, Any]] = {}
 
-        @functools.wraps(make)
-        def setup_model_and_optimizer(*args: Any, **kwargs: Any) -> Any:
-            self.enter("model_build")
-            made = make(*args, **kwargs)
-            self.watch(made[0], made[1])
-            return made
+        def wrap(name: str, around: Callable[..., Any]) -> None:
+            inner = getattr(training, name, None)
+            if inner is not None:
+                outer = functools.wraps(inner)(functools.partial(around, inner))
+                wrapped[name] = (inner, outer)
+                setattr(training, name, outer)
 
-        @functools.wraps(step)
-        def train_step(*args: Any, **kwargs: Any) -> Any:
-            self.step_begins()
-            result = step(*args, **kwargs)
-            # A skipped update is counted where the optimizer says so; the loop only repeats it.
-            self.step_ends(_total(result[0]))
-            return result
-
-        training.setup_model_and_optimizer = setup_model_and_optimizer
-        training.train_step = train_step
+        wrap("setup_model_and_optimizer", self._around_setup)
+        wrap("train_step", self._around_train_step)
+        wrap("evaluate", self._around_evaluate)
+        wrap("train", self._around_train)
 
         def undo() -> None:
-            if training.train_step is train_step:
-                training.train_step = step
-            if training.setup_model_and_optimizer is setup_model_and_optimizer:
-                training.setup_model_and_optimizer = make
+            for name, (inner, outer) in wrapped.items():
+                if getattr(training, name) is outer:
+                    setattr(training, name, inner)
 
         self.at_close(undo)
+
+    def _around_setup(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.enter("model_build")
+        made = make(*args, **kwargs)
+        self.watch(made[0], made[1])
+        return made
+
+    def _around_train_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.step_begins()
+        result = step(*args, **kwargs)
+        # A skipped update is counted where the optimizer says so; the loop only repeats it.
+        self.step_ends(_total(result[0]))
+        return result
+
+    def _around_evaluate(self, evaluate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.enter("evaluation")
+        result = evaluate(*args, **kwargs)
+        self.enter("between_steps")
+        return result
+
+    def _around_train(self, train: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = train(*args, **kwargs)
+        except SystemExit as end:
+            self._trained = not end.code
+            raise
+        self._trained = True
+        return result
 
     # --- the end of a run that nothing holds
 
@@ -105,7 +132,8 @@ class TrainingLoops:
             before(kind, error, trace)
 
         def leave() -> None:
-            self.close(SystemExit("the process ended before training did"))
+            early = SystemExit("the process ended before training did")
+            self.close(None if self._trained else early)
 
         sys.excepthook = hook
         atexit.register(leave)

@@ -37,6 +37,10 @@ class Meter(Protocol):
     def stop(self) -> None:
         """Leave everything as it was found."""
 
+    def move(self, model: Any) -> bool:
+        """Count where a model is; say whether that is elsewhere than what was counted so far."""
+        ...
+
     def take(self) -> Peaks:
         """Return the peaks since the last look, and begin anew."""
         ...
@@ -76,13 +80,16 @@ class CudaMeter:
     While it runs, ``torch.cuda.memory_stats`` and everything built on it (``max_memory_allocated``,
     ``max_memory_reserved``, Bridge's and Megatron's memory reports) answer with the running maximum since
     the loop itself last called ``reset_peak_memory_stats``, as if nothing had been reset in between.
+
+    Until the loop has chosen its device nothing is counted: asking CUDA sooner would put every rank of a
+    machine on its first GPU.
     """
 
     name = "cuda"
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._device = torch.cuda.current_device()
+        self._device: int | None = None
         self._running: dict[tuple[str, str], int] = {}
         self._carried: dict[str, int] = {}
         self._retries = 0
@@ -97,7 +104,6 @@ class CudaMeter:
         memory = self._torch.cuda.memory
         self._stats = memory.memory_stats_as_nested_dict
         self._reset = self._torch._C._cuda_resetPeakMemoryStats  # noqa: SLF001 - the one place all resets pass
-        self._retries = self._raw().get("num_alloc_retries", 0)
         memory.memory_stats_as_nested_dict = self._seen_by_loop
         self._torch._C._cuda_resetPeakMemoryStats = self._reset_by_loop  # noqa: SLF001
 
@@ -108,12 +114,25 @@ class CudaMeter:
             self._torch._C._cuda_resetPeakMemoryStats = self._reset  # noqa: SLF001
             self._stats = None
 
+    def move(self, model: Any) -> bool:
+        """Count on the device of a model's parameters."""
+        chunks = model if isinstance(model, list | tuple) else (model,)
+        parameters = (one for chunk in chunks for one in chunk.parameters() if one.is_cuda)
+        found = next(parameters, None)
+        held = self._known()
+        if found is None or found.device.index == held:
+            return False
+        self._count_on(int(found.device.index))
+        return held is not None
+
     def take(self) -> Peaks:
         """Return the peaks since the last look, and reset them."""
-        stats = self._last = self._raw()
-        for kind, pool, peak in _peaks(stats):
-            self._running[kind, pool] = max(peak, self._running.get((kind, pool), 0))
-        self._reset(self._device)
+        device = self._known()
+        if device is None:
+            return Peaks(allocated=None, reserved=None)
+        stats = self._last = self._raw(device)
+        _raise_to(self._running, stats)
+        self._reset(device)
         carried, self._carried = self._carried, {}
         return Peaks(
             allocated=_higher(
@@ -127,19 +146,25 @@ class CudaMeter:
 
     def allocated(self) -> int | None:
         """Return the bytes of live tensors."""
-        current = _figure(self._raw(), "allocated_bytes", "current")
+        device = self._known()
+        current = (
+            None if device is None else _figure(self._raw(device), "allocated_bytes", "current")
+        )
         return current or 0  # nothing is counted before the first allocation
 
     def device_used(self) -> int | None:
         """Return total less free bytes, as the driver counts them."""
-        free, total = self._torch.cuda.mem_get_info(self._device)
+        device = self._known()
+        if device is None:
+            return None
+        free, total = self._torch.cuda.mem_get_info(device)
         return int(total - free)
 
     def counts(self) -> tuple[int, int | None]:
         """Return retries since the start, and segments, both at the last look."""
-        stats = self._last or self._raw()
+        stats = self._last or {}
         segments = _figure(stats, "segment", "current")
-        return stats.get("num_alloc_retries", 0) - self._retries, segments
+        return max(0, stats.get("num_alloc_retries", 0) - self._retries), segments
 
     def stamp(self) -> Any:
         """Record an event behind the work that was launched so far."""
@@ -174,33 +199,52 @@ class CudaMeter:
         self._torch.cuda.memory._dump_snapshot(str(path))  # noqa: SLF001 - torch's documented way
         return True
 
-    def _raw(self) -> dict[str, Any]:
+    def _known(self) -> int | None:
+        """Return the device that is counted, once the loop has begun to use CUDA."""
+        if self._device is None and self._torch.cuda.is_initialized():
+            self._count_on(int(self._torch.cuda.current_device()))
+        return self._device
+
+    def _count_on(self, device: int) -> None:
+        self._device = device
+        self._running.clear()
+        self._carried.clear()
+        self._retries = self._raw(device).get("num_alloc_retries", 0)
+
+    def _raw(self, device: int) -> dict[str, Any]:
         read = self._stats or self._torch.cuda.memory.memory_stats_as_nested_dict
-        stats: dict[str, Any] = read(self._device)
+        stats: dict[str, Any] = read(device)
         return stats
 
     def _seen_by_loop(self, device: Any = None) -> dict[str, Any]:
         stats: dict[str, Any] = self._stats(device)
-        if device is None or self._index(device) == self._device:
-            for kind, pool, peak in _peaks(stats):
-                stats[kind][pool]["peak"] = max(peak, self._running.get((kind, pool), 0))
+        if self._is_counted(device):
+            for (kind, pool), peak in self._running.items():
+                held = stats.get(kind, {}).get(pool)
+                if held is not None:
+                    held["peak"] = max(peak, held["peak"])
         return stats
 
     def _reset_by_loop(self, device: Any) -> None:
         """Reset what the loop sees; what the phase has seen so far is carried over to the probe's look."""
-        if device is None or self._index(device) == self._device:
+        counted = self._known()
+        if counted is not None and self._is_counted(device):
             self._running.clear()
-            stats = self._raw()
+            stats = self._raw(counted)
             for kind in ("allocated_bytes", "reserved_bytes"):
                 self._carried[kind] = (
                     _higher(_figure(stats, kind, "peak"), self._carried.get(kind)) or 0
                 )
         self._reset(device)
 
-    def _index(self, device: Any) -> int:
-        return (
-            int(device) if isinstance(device, int) else int(self._torch.device(device).index or 0)
-        )
+    def _is_counted(self, device: Any) -> bool:
+        """Say whether a device, as torch's functions take one, is the one that is counted."""
+        if device is None:
+            return self._device is not None and self._torch.cuda.current_device() == self._device
+        if isinstance(device, int):
+            return device == self._device
+        index = self._torch.device(device).index
+        return self._is_counted(index) if index is not None else self._is_counted(None)
 
 
 class HostMeter:
@@ -214,6 +258,10 @@ class HostMeter:
 
     def stop(self) -> None:
         """Do nothing."""
+
+    def move(self, model: Any) -> bool:
+        """Say no: there is one host."""
+        return False
 
     def take(self) -> Peaks:
         """Return the highest resident size since the last look."""
@@ -267,15 +315,15 @@ def _status(name: str) -> int | None:
     return None
 
 
-def _peaks(stats: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Return every peak of the allocator's statistics: kind, pool, value."""
-    return [
-        (kind, pool, values["peak"])
-        for kind, pools in stats.items()
-        if isinstance(pools, dict)
-        for pool, values in pools.items()
-        if isinstance(values, dict) and "peak" in values
-    ]
+def _raise_to(running: dict[tuple[str, str], int], stats: dict[str, Any]) -> None:
+    """Raise running maxima to the peaks of the allocator's statistics: kind, pool -> value."""
+    for kind, pools in stats.items():
+        if pools.__class__ is not dict:  # one of the plain counts
+            continue
+        for pool, values in pools.items():
+            peak = values["peak"]
+            if peak > running.get((kind, pool), -1):
+                running[kind, pool] = peak
 
 
 def _figure(stats: dict[str, Any], kind: str, name: str) -> int | None:

@@ -9,8 +9,7 @@ As a callback of Megatron Bridge, or as a context manager around any loop::
                 ...
 
 Rows are appended when a phase sets a new maximum, and at the end of steps at most once a second, each with
-one write, so that they outlive a kill. ``fsync`` runs on a thread of its own at most once a second, and at
-out of memory and exit. A disk that fails never stops training: it is said once on standard error.
+one write, so that they outlive a kill (see :mod:`recompute.megatron.journal`).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ import json
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from recompute.errors import ConfigError, RecomputeError
+from recompute.errors import ConfigError
 from recompute.measure.candidate import choice_of_document, text_of
 from recompute.measure.ledger import RowWriter, write_manifest
 from recompute.measure.row import Outcome
 from recompute.megatron.boundaries import layers_of, read_back
 from recompute.megatron.environment import environment
+from recompute.megatron.journal import Journal, say
 from recompute.megatron.loops import TrainingLoops
 from recompute.megatron.meters import meter_of
 from recompute.megatron.record import Record, RunName
@@ -40,7 +39,6 @@ from recompute.megatron.watch import Hooks, has_states
 
 RUN: Final = "RECOMPUTE_RUN"
 """Environment variable in which ``recompute measure`` names the run: a JSON object."""
-WRITE_SECONDS: Final = 1.0
 UNKNOWN: Final = "?"
 """Candidate of a run that neither said its choice nor showed a model."""
 _GOING_ON: Final = "the run was killed, or still goes on"
@@ -110,7 +108,6 @@ class MemoryProbe(TrainingLoops):
         self._steps = 0
         self._begun: Any = None
         self._pending: list[tuple[Any, Any, Any]] = []
-        self._written = 0.0
         self._open = False
         self._plan = self._given_candidate if told.get("apply") else None
 
@@ -127,8 +124,7 @@ class MemoryProbe(TrainingLoops):
         self._record = Record(
             name=self._name, meter=self._meter.name, warmup_steps=self._warmup, environment=seen
         )
-        self._writer: RowWriter | None = RowWriter(str(self.root), f"rank-{self._name.rank:05d}")
-        self._syncer = _Syncer(self._writer)
+        self._journal = Journal(RowWriter(str(self.root), f"rank-{self._name.rank:05d}"))
         self._meter.start()
         self._open = True
         self._write(Outcome.CRASH, _GOING_ON, final=False)
@@ -152,10 +148,7 @@ class MemoryProbe(TrainingLoops):
         self._meter.stop()
         stage = None if outcome is Outcome.PASS else self._phase
         self._write(outcome, None if error is None else _line(error), final=True, stage=stage)
-        self._syncer.stop()
-        if self._writer is not None:
-            with contextlib.suppress(RecomputeError):
-                self._writer.close()
+        self._journal.close()
 
     def watch(self, model: Any, optimizer: Any = None) -> None:
         """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
@@ -165,6 +158,8 @@ class MemoryProbe(TrainingLoops):
             apply(model, self._plan)
         with self._timed():
             self._model = model
+            if self._meter.move(model):
+                self._record.forget_peaks()
             self._record.environment = environment(self._torch)  # Megatron Core is loaded by now
             self._hooks.on_model(model, self.enter)
             if optimizer is not None:
@@ -236,9 +231,9 @@ class MemoryProbe(TrainingLoops):
             steady = self._steps > max(self._warmup, 1)
             self._record.ended_step(peaks.current, steady=steady)
             self._record.retries, self._record.segments = self._meter.counts()
-            if time.monotonic() - self._written > WRITE_SECONDS:
+            if self._journal.due:
                 self._device()
-                self._write(Outcome.CRASH, _GOING_ON, final=False)
+                self._write(Outcome.CRASH, _GOING_ON, final=False, at_once=False)
         if self._steps == self._warmup:
             self._record.warm_probe_seconds = self._record.probe_seconds
 
@@ -286,65 +281,36 @@ class MemoryProbe(TrainingLoops):
             path.parent.mkdir(exist_ok=True)
             self._meter.snapshot(path)
         except (OSError, RuntimeError) as error:
-            _say(f"no memory snapshot: {error}")
+            say(f"no memory snapshot: {error}")
 
     def _write(
-        self, outcome: Outcome, message: str | None, *, final: bool, stage: str | None = None
+        self,
+        outcome: Outcome,
+        message: str | None,
+        *,
+        final: bool,
+        stage: str | None = None,
+        at_once: bool = True,
     ) -> None:
-        self._written = time.monotonic()
         named = self._record.name
-        if self._writer is None or (not named.candidate and not final):
+        if not named.candidate and not final:
             return
         candidate = named.candidate or UNKNOWN
         run = named.id or f"{candidate}-{named.repeat}"
         self._record.name = replace(named, id=run, candidate=candidate)
-        try:
-            self._writer.append(
-                self._record.row(
-                    outcome, stage or (None if final else self._phase), message, final=final
-                )
-            )
-            self._syncer.wake()
-        except RecomputeError as error:
-            _say(f"{error.message}; this run is not recorded any further")
-            self._writer = None
+        row = self._record.row(
+            outcome, stage or (None if final else self._phase), message, final=final
+        )
+        if at_once:
+            self._journal.append(row)
+        else:
+            self._journal.hand(row)
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
         began = time.perf_counter()
         yield
         self._record.probe_seconds += time.perf_counter() - began
-
-
-class _Syncer:
-    """Brings what was appended to the disk, at most once a second, on a thread of its own."""
-
-    def __init__(self, writer: RowWriter) -> None:
-        self._writer = writer
-        self._dirty = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="recompute-fsync", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Say that there is something to sync."""
-        self._dirty.set()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._ended.set()
-        self._dirty.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._dirty.wait()
-            if self._ended.is_set():
-                return
-            self._dirty.clear()
-            with contextlib.suppress(RecomputeError):  # the next append says it
-                self._writer.sync()
-            self._ended.wait(WRITE_SECONDS)
 
 
 def _told() -> dict[str, Any]:
@@ -426,9 +392,6 @@ def _line(error: BaseException) -> str:
 def _is_finite(value: Any) -> bool:
     if isinstance(value, tuple | list):  # Megatron also reduces (sum, number of tokens)
         return all(_is_finite(item) for item in value)
-    finite = getattr(value, "isfinite", None)
-    return bool(finite().all()) if finite is not None else math.isfinite(value)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"recompute MemoryProbe: {text}\n")
+    if hasattr(value, "numel"):
+        return math.isfinite(value.item()) if value.numel() == 1 else bool(value.isfinite().all())
+    return math.isfinite(value)

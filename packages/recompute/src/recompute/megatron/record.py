@@ -67,6 +67,11 @@ class Record:
             self.ends[phase] = max(peaks.current, self.ends.get(phase, 0))
         return new != held
 
+    def forget_peaks(self) -> None:
+        """Forget what was seen on another device than the model's."""
+        self.peaks.clear()
+        self.ends.clear()
+
     def ended_step(self, allocated: int | None, *, steady: bool) -> None:
         """Take what is allocated at a step's end, and follow whether it grows."""
         if not steady or allocated is None:
