@@ -13,11 +13,26 @@ from typing import Any
 
 import pytest
 
-from recompute.errors import ConfigError
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.errors import ConfigError, WorldError
+from recompute.measure import slurm as slurm_edge
+from recompute.measure.launch import Launcher
 from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome, Row
-from recompute.measure.slurm import GOING, STATES, Seen, Submitted, _ended, _seen
+from recompute.measure.runs import Settings
+from recompute.measure.slurm import (
+    GOING,
+    STATES,
+    Seen,
+    Submitted,
+    _ended,
+    _seen,
+    cancel_leftover,
+    wait_for_job,
+)
 from recompute.measure.slurm_script import BatchJob, SlurmOptions, script_of
+from recompute.measure.study import run_study
 
 from .slurm_cluster import Cluster, cluster, missing
 
@@ -297,6 +312,83 @@ def test_without_slurm_it_is_said(script: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert json.loads(done.stdout)["code"] == "launcher-failed"
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put programs on PATH that say what Slurm's say while its controller is away; return their notes."""
+    folder, notes = tmp_path / "bin", tmp_path / "asked.txt"
+    folder.mkdir()
+    for name in ("scontrol", "squeue", "scancel"):
+        program = folder / name
+        text = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+        program.write_text(f'#!/bin/sh\necho {name} >>"{notes}"\necho "{text}" >&2\nexit 1\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return notes
+
+
+def left_behind(root: Path) -> Path:
+    """Leave behind what a killed study does."""
+    root.mkdir()
+    memory = root / "running-job.json"
+    memory.write_text(json.dumps({"name": "recompute-l-1", "job": "77", "stem": "s", "told": {}}))
+    return memory
+
+
+def test_a_controller_that_never_answers_is_not_waited_for_without_end(
+    tmp_path: Path, silent: Path
+) -> None:
+    memory = left_behind(tmp_path / "l")
+    root = str(tmp_path / "l")
+    job = Submitted(job="77", name="recompute-l-1", log=tmp_path / "x.log")
+    said: list[str] = []
+    with pytest.raises(WorldError) as caught:
+        wait_for_job(job, root, limit=60, say=said.append, patience=0)
+    assert (caught.value.code, caught.value.data) == ("slurm-silent", {"job": "77"})
+    assert "Unable to contact slurm controller" in caught.value.message
+    assert len(said) == 1
+    assert memory.exists()  # the same command takes the job on
+    assert "scancel" not in silent.read_text()
+
+
+def test_a_study_whose_controller_falls_silent_leaves_its_job_for_the_next_start(
+    tmp_path: Path, silent: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 88\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setattr(slurm_edge, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_edge, "SHORT_SILENCE_SECONDS", 0.0)
+    root = tmp_path / "l"
+    settings = Settings(
+        out=str(root), launcher=Launcher.SLURM, python=sys.executable, entry=(script,)
+    )
+    study = run_study(normalize(load(JOB)), (), settings, lambda _: None)
+    with pytest.raises(WorldError) as caught:
+        next(study)
+    assert caught.value.code == "slurm-silent"
+    assert json.loads((root / "running-job.json").read_text())["job"] == "88"
+    assert "scancel" not in silent.read_text()
+
+
+def test_a_job_left_behind_does_not_stop_a_study_where_slurm_cannot_be_asked(
+    tmp_path: Path, silent: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = left_behind(tmp_path / "l")
+    said = cancel_leftover(str(tmp_path / "l"), patience=0)
+    assert said is not None
+    assert "job 77 of an earlier recompute measure may still run" in said
+    assert memory.exists()
+    monkeypatch.setenv("PATH", "")
+    words = [sys.executable, "-m", "recompute", "measure", JOB, "--out", str(tmp_path / "l")]
+    words += ["--candidates", "mlp", "--repeats", "1", "--entry", script, "--steps", "5"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "job 77 of an earlier recompute measure may still run: cannot start scontrol" in done.stderr
+    )
+    assert {row.outcome for row in read_ledger(str(tmp_path / "l")).rows} == {Outcome.PASS}
 
 
 # --- the script, and what Slurm answers

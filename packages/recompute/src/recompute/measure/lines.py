@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from recompute.config.schema import JobConfig
+from recompute.errors import WorldError
 from recompute.measure import slurm
 from recompute.measure.conclude import rows_of, settle
 from recompute.measure.launch import (
@@ -136,10 +137,22 @@ class BatchLine:
         self._job = job
         self._settings = settings
         self._say = say
+        self._silent = False
         self.world = world_of(job)
 
     def finish(self, run: PlannedRun) -> tuple[dict[str, Any], Ended]:
-        """Submit one, or take on the job that is already there, and wait for its end."""
+        """Submit one, or take on the job that is already there, and wait for its end.
+
+        Raises:
+            WorldError: ``slurm-silent``, ``slurm-refused``, ``launcher-failed``, ``cannot-write``.
+        """
+        try:
+            return self._finish(run)
+        except WorldError as error:
+            self._silent = error.code == slurm.SILENT
+            raise
+
+    def _finish(self, run: PlannedRun) -> tuple[dict[str, Any], Ended]:
         settings = self._settings
         told = _told(run, self._job, settings, 0)
         found = slurm.adopt(settings.out, told, VOLATILE)
@@ -152,15 +165,23 @@ class BatchLine:
             submitted = slurm.submit(settings.out, stem_of(told), name, script, told)
             self._say(f"  job {submitted.job}")
         ended = slurm.wait_for_job(
-            submitted, settings.out, limit=settings.limit_seconds, say=self._say
+            submitted,
+            settings.out,
+            limit=settings.limit_seconds,
+            say=self._say,
+            patience=slurm.SILENCE_SECONDS,
         )
         if ended.code == 0 and ended.outcome is None:
             settle(settings.out, run, SETTLE_SECONDS)
         return told, ended
 
     def close(self) -> None:
-        """Cancel what an earlier ``recompute measure`` left behind and none of the runs took on."""
-        slurm.cancel_leftover(self._settings.out)
+        """Cancel what an earlier ``recompute measure`` left behind and none of the runs took on.
+
+        Behind a controller that does not answer the job is this study's own, and stays for its next start.
+        """
+        if not self._silent and (left := slurm.cancel_leftover(self._settings.out)):
+            self._say(left)
 
 
 def batch_script(

@@ -1,7 +1,8 @@
 """Runs as Slurm jobs: submit, wait, cancel, find again, and what the end of a job means. An edge module.
 
 Slurm's own programs are asked, in the forms that Slurm 22.05 to 25.05 share; nothing needs accounting. A
-controller that does not answer for a while is waited for: the job goes on without it.
+controller that does not answer for a while is waited for, up to a limit: the job goes on without it, and the
+ledger remembers it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 15.0
 """Between two questions to the controller; large clusters ask for patience."""
 PROGRAM_SECONDS: Final = 120.0
+SILENCE_SECONDS: Final = 1800.0
+"""How long a controller may fail to answer while a job is waited for: a restart takes minutes."""
+SHORT_SILENCE_SECONDS: Final = 60.0
+"""The same, where the question is only what an earlier study left behind."""
+SILENT: Final = "slurm-silent"
+NO_SLURM: Final = "launcher-failed"
 _FIELD: Final = re.compile(r"(?:^| )(JobName|JobState|RunTime|ExitCode|Reason)=(\S*)")
 _TIME: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 _HOST_MEMORY: Final = re.compile(r"exceeded (?:job )?memory limit|oom.kill event", re.IGNORECASE)
@@ -164,6 +171,9 @@ def adopt(
 
     Returns:
         The job and what it was told, or None.
+
+    Raises:
+        WorldError: ``slurm-silent``.
     """
     memory = _memory(root)
     if memory is None:
@@ -173,7 +183,7 @@ def adopt(
     if not isinstance(job, str) or not isinstance(held, dict):
         forget(root)
         return None
-    seen = look(job)
+    seen = look(job, patience=SHORT_SILENCE_SECONDS)
     if seen is None or seen.name != memory.get(
         "name"
     ):  # ended long ago; the number may be another's
@@ -189,7 +199,12 @@ def adopt(
 
 
 def wait_for_job(
-    submitted: Submitted, root: str, *, limit: float, say: Callable[[str], None]
+    submitted: Submitted,
+    root: str,
+    *,
+    limit: float,
+    say: Callable[[str], None],
+    patience: float = SILENCE_SECONDS,
 ) -> Ended:
     """Wait for a job's end; end it when it has run for longer than its limit, and when this is interrupted.
 
@@ -198,12 +213,16 @@ def wait_for_job(
         root: The ledger.
         limit: Seconds that it may run; time in the queue does not count.
         say: Takes lines of progress.
+        patience: Seconds that the controller may be silent.
+
+    Raises:
+        WorldError: ``slurm-silent``: the job is left as it is, and the same command takes it on.
     """
     too_long = False
     pause, told = FIRST_PAUSE, ""
     try:
         while True:
-            seen = look(submitted.job, say)
+            seen = look(submitted.job, say, patience=patience)
             if seen is None or not seen.going:
                 break
             if seen.run_seconds > limit and not too_long:
@@ -214,26 +233,43 @@ def wait_for_job(
                 say(f"  job {submitted.job} waits: {told}")
             time.sleep(pause)
             pause = min(pause * 1.3, LONGEST_PAUSE)
-    except BaseException:  # Ctrl-C, SIGTERM: a job that nobody waits for would keep its nodes
-        cancel(submitted.job)
-        forget(root)
+    except (
+        BaseException
+    ) as error:  # Ctrl-C, SIGTERM: a job that nobody waits for would keep its nodes
+        if getattr(error, "code", None) != SILENT:  # who does not answer cancels nothing either
+            cancel(submitted.job)
+            forget(root)
         raise
     forget(root)
     return _ended(submitted, seen, too_long=too_long)
 
 
-def cancel_leftover(root: str) -> bool:
-    """Cancel the job that a killed ``recompute measure`` left behind; say whether there was one."""
+def cancel_leftover(root: str, *, patience: float = SHORT_SILENCE_SECONDS) -> str | None:
+    """Cancel the job that a killed ``recompute measure`` left behind; say what became of it, if there was one.
+
+    Where Slurm cannot be asked the job stays remembered: a study through Slurm will find it.
+    """
     memory = _memory(root)
     if memory is None:
-        return False
-    job = memory.get("job") or _find(str(memory.get("name")))
-    seen = look(job) if isinstance(job, str) else None
+        return None
+    job = memory.get("job")
+    try:
+        job = job or _find(str(memory.get("name")))
+        seen = look(job, patience=patience) if isinstance(job, str) else None
+    except WorldError as error:
+        if error.code not in {NO_SLURM, SILENT}:
+            raise
+        named = f"job {job}" if job else f"the job {memory.get('name')}"
+        return f"{named} of an earlier recompute measure may still run: {error.message}"
     going = seen is not None and seen.going and seen.name == memory.get("name")
     if going:
         cancel(str(job))
     forget(root)
-    return going
+    return (
+        f"cancelled job {job}, which an earlier recompute measure had left behind"
+        if going
+        else None
+    )
 
 
 def cancel(job: str) -> None:
@@ -243,24 +279,34 @@ def cancel(job: str) -> None:
         _call("scancel", *_of(cluster), number)
 
 
-def look(job: str, say: Callable[[str], None] = lambda _: None) -> Seen | None:
+def look(
+    job: str, say: Callable[[str], None] = lambda _: None, *, patience: float = SILENCE_SECONDS
+) -> Seen | None:
     """Return what Slurm says about a job; None when it knows no such job any more.
 
+    Args:
+        job: Its number, with its cluster.
+        say: Takes lines of progress.
+        patience: Seconds that the controller may be silent.
+
     Raises:
-        WorldError: ``launcher-failed``: there is no Slurm.
+        WorldError: ``launcher-failed``: there is no Slurm; ``slurm-silent``: it does not answer.
     """
     number, _, cluster = job.partition(";")
-    said = False
+    silent_since: float | None = None
     while True:
         done = _call("scontrol", *_of(cluster), "show", "job", "--oneliner", number)
         if not done.returncode:
             return _seen(done.stdout)
         if _UNKNOWN_JOB in done.stderr:
             return _accounted(number, cluster)
-        if not said:
-            said = True
+        if silent_since is None:
+            silent_since = time.monotonic()
             say(f"  Slurm does not answer, waiting for it: {_last(done.stderr)}")
-        time.sleep(LONGEST_PAUSE)
+        left = silent_since + patience - time.monotonic()
+        if left <= 0:
+            raise _silent(job, patience, _last(done.stderr))
+        time.sleep(min(left, LONGEST_PAUSE))
 
 
 def forget(root: str) -> None:
@@ -363,6 +409,15 @@ def _call(program: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def _but(told: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if name not in names}
+
+
+def _silent(job: str, seconds: float, said: str) -> WorldError:
+    return WorldError(
+        SILENT,
+        f"Slurm's controller has not answered for {seconds:.0f} s about job {job}: {said}",
+        hint="the job goes on without it; give the same command again when scontrol ping answers",
+        data={"job": job},
+    )
 
 
 def _refused(done: subprocess.CompletedProcess[str], script: Path) -> WorldError:

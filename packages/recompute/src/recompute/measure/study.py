@@ -59,13 +59,13 @@ def run_study(
 
     Raises:
         UnsupportedError: ``workload-unsupported``.
-        WorldError: ``launcher-failed``, ``slurm-refused``, ``cannot-write``.
+        WorldError: ``launcher-failed``, ``slurm-refused``, ``slurm-silent``, ``cannot-write``.
     """
     _begin(job, settings)
     if end_leftovers(settings.out):
         say("ended a run that an earlier recompute measure had left behind")
-    if settings.launcher is not Launcher.SLURM and slurm.cancel_leftover(settings.out):
-        say("cancelled a job that an earlier recompute measure had left behind")
+    if settings.launcher is not Launcher.SLURM and (left := slurm.cancel_leftover(settings.out)):
+        say(left)
     first: list[tuple[RecomputeChoice, tuple[Row, ...]]] = []
     for done in _run_all(job, first_runs(choices, settings), settings, say):
         first.append((done.run.choice, done.rows))

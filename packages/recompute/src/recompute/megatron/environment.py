@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -37,16 +38,15 @@ def environment(torch: Any = None) -> dict[str, str]:
 
 
 def _version(distribution: str, module: str) -> str | None:
+    """Return the version of what is loaded: a checkout on the path may stand before what is installed."""
+    loaded = sys.modules.get(module.replace("megatron_", "megatron."))
+    version = getattr(loaded, "__version__", None)
+    if version is not None:
+        return str(version)
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        pass
-    names = {"megatron_core": "megatron.core", "megatron_bridge": "megatron.bridge"}
-    import sys
-
-    loaded = sys.modules.get(names.get(module, module))
-    version = getattr(loaded, "__version__", None)
-    return None if version is None else str(version)
+        return None
 
 
 def _driver() -> str | None:
