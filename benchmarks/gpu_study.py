@@ -158,6 +158,18 @@ class Case:
     steps: int = 5
 
 
+_NARROW: Final = {"main_grads_dtype": "bf16", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+MASTERS: Final[tuple[dict[str, Any], ...]] = tuple(
+    {"use_precision_aware_optimizer": True, **options}
+    for options in (
+        {"fp8_recipe": "tensorwise"},
+        _NARROW,
+        {**_NARROW, "fp8_recipe": "tensorwise"},
+    )
+)
+"""Who keeps the master weights: Megatron Core where the optimizer's config names such an FP8 recipe."""
+
+
 def labels(*names: str) -> dict[str, Any]:
     """Return a selective choice."""
     return {"recompute_granularity": "selective", "recompute_modules": list(names)}
@@ -206,6 +218,11 @@ def cases() -> list[Case]:
             wrapper="megatron",
             ddp=half,
             optimizer={"use_precision_aware_optimizer": True},
+        ),
+        *(
+            Case(model="dense_gqa", recompute=c, wrapper="megatron", ddp=half, optimizer=kept)
+            for kept in MASTERS
+            for c in (labels(), full("uniform", 1))
         ),
         Case(
             model="dense_gqa",
@@ -351,9 +368,10 @@ def stepper(case: Case, model: Any) -> tuple[Any, Any, Any]:
     wrapped = DistributedDataParallel(
         model.config, DistributedDataParallelConfig(**case.ddp), model
     )
+    options = {k: torch.bfloat16 if v == "bf16" else v for k, v in case.optimizer.items()}
     settings = OptimizerConfig(
         optimizer="adam", lr=1e-5, bf16=True, params_dtype=torch.bfloat16,
-        use_distributed_optimizer=True, **case.optimizer,
+        use_distributed_optimizer=True, **options,
     )  # fmt: skip
     distributed = get_megatron_optimizer(settings, [wrapped])
 

@@ -46,7 +46,15 @@ def _row(
 ) -> tuple[str, str, JobConfig, RecomputeChoice, dict[str, Any]]:
     choice = _choice(row)
     recipe = row["fields"].get("fp8_recipe", "")
-    parts = (row["model"], recipe, choice.label(), row["wrapper"], f"x{row['microbatches']}")
+    states = " ".join(str(value) for value in dict.fromkeys(row.get("optimizer", {}).values()))
+    parts = (
+        row["model"],
+        recipe,
+        choice.label(),
+        row["wrapper"],
+        states.replace("True", "aware"),
+        f"x{row['microbatches']}",
+    )
     seen = row["measured"]
     highest = max(seen["forward_peak"], seen["backward_peak"])
     if row["wrapper"] != "plain":

@@ -298,6 +298,22 @@ def test_one_field_of_a_named_precision_recipe_can_be_overridden() -> None:
     assert not job.ddp.grad_reduce_in_fp32
 
 
+def test_the_recipe_of_fp8_reaches_the_optimizer_of_a_job_without_fp8() -> None:
+    job = read(SMALL + "mixed_precision: bf16_mixed\n")
+    assert job.optimizer is not None
+    assert (job.model.fp8, job.model.fp8_recipe, job.optimizer.fp8_recipe) == (
+        None,
+        "delayed",
+        "tensorwise",
+    )
+    delayed = read(SMALL + "mixed_precision: bf16_mixed\n", "mixed_precision.fp8_recipe=delayed")
+    assert delayed.optimizer is not None
+    assert delayed.optimizer.fp8_recipe == "delayed"
+    untouched = read(SMALL)
+    assert untouched.optimizer is not None
+    assert untouched.optimizer.fp8_recipe is None
+
+
 def test_unknown_precision_recipe_names_the_nearest() -> None:
     error = refused(SMALL + "mixed_precision: bf16_with_fp8_current_scalling_mixed\n")
     assert error.code == "unknown-precision"

@@ -183,3 +183,33 @@ def test_replanning_with_any_lever_gives_the_peak_that_the_table_promised() -> N
             changed = apply(job, edit(lever, job))  # type: ignore[arg-type]
             after = Predictor(changed).predict(NO_RECOMPUTE).hot.peak.peak_bytes
             assert after - before == promised[lever.name].peak_delta_bytes
+
+
+AWARE = {
+    "ddp.use_distributed_optimizer": True,
+    "optimizer.use_distributed_optimizer": True,
+    "optimizer.use_precision_aware_optimizer": True,
+    "optimizer.main_grads_dtype": "bf16",
+    "optimizer.fp8_recipe": "tensorwise",
+}
+
+
+def test_masters_that_core_keeps_for_an_unused_recipe_are_given_back() -> None:
+    job = small_job(**AWARE)
+    found = results(job)["engine-masters"]
+    static = Predictor(job).predict(NO_RECOMPUTE).hot.static
+    assert found.overrides == ("optimizer.fp8_recipe=delayed",)
+    assert found.peak_delta_bytes <= -static.optimizer * 2 // 12
+    quantized = small_job(**AWARE, **{"model.fp8": "hybrid", "model.fp8_recipe": "tensorwise"})
+    assert "engine-masters" not in results(quantized)
+
+
+def test_what_mixed_precision_overwrites_is_changed_there() -> None:
+    job = replace(
+        small_job(**AWARE, **{"ddp.grad_reduce_in_fp32": True}),
+        mixed_precision={"bf16": True, "grad_reduce_in_fp32": True},
+    )
+    found = results(job)
+    assert found["engine-masters"].overrides == ("mixed_precision.fp8_recipe=delayed",)
+    assert found["bf16-gradients"].overrides == ("mixed_precision.grad_reduce_in_fp32=false",)
+    assert found["offload-optimizer"].overrides[0] == "optimizer.optimizer_cpu_offload=true"

@@ -70,6 +70,29 @@ def test_master_remainders_are_kept_only_for_bf16_parameters() -> None:
     assert optimizer_bytes_per_parameter(replace(aware, store_param_remainders=False), 2) == 4 + 8
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changed", "masters", "copied"),
+    [
+        (None, {}, 2, 0),
+        ("delayed", {}, 2, 0),
+        ("tensorwise", {}, 4, 4),
+        ("blockwise", {"use_precision_aware_optimizer": False}, 4, 4),
+        ("mxfp8", {"main_params_dtype": "fp16"}, 2, 0),
+        ("tensorwise", {"optimizer_cpu_offload": True}, 2, 0),
+    ],
+)
+def test_an_fp8_recipe_in_the_optimizer_makes_core_keep_masters_though_nothing_is_fp8(
+    recipe: str | None, changed: dict[str, object], masters: int, copied: int
+) -> None:
+    options: dict[str, object] = {"use_precision_aware_optimizer": True, **changed}
+    optimizer = OptimizerConfig(fp8_recipe=recipe, **options)  # type: ignore[arg-type]
+    assert optimizer_bytes_per_parameter(optimizer, 2) == masters + 8
+    half = replace(
+        megatron_job(), ddp=DdpConfig(use_distributed_optimizer=True), optimizer=optimizer
+    )
+    assert state_bytes(half, COUNT).step_transient == copied * COUNT.total
+
+
 def test_gradients_appear_in_backward_without_ddp() -> None:
     assert state_bytes(job(), COUNT).gradients_in_backward == 2 * COUNT.total
     assert state_bytes(megatron_job(), COUNT).gradients_in_backward == 0

@@ -111,7 +111,7 @@ TARGETS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("fp16", ("model.fp16",)),
     ("params_dtype", ("model.params_dtype",)),
     ("fp8", ("model.fp8",)),
-    ("fp8_recipe", ("model.fp8_recipe",)),
+    ("fp8_recipe", ("model.fp8_recipe", "optimizer.fp8_recipe")),
     ("first_last_layers_bf16", ("model.first_last_layers_bf16",)),
     ("fp8_margin", ("model.fp8_margin",)),
     ("fp8_amax_history_len", ("model.fp8_amax_history_len",)),
@@ -133,6 +133,11 @@ TARGETS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )
 """Field of the recipe -> the fields of the job that it overwrites."""
 
+OVERWRITTEN_BY: Final[Mapping[str, str]] = MappingProxyType(
+    {target: f"mixed_precision.{field}" for field, targets in TARGETS for target in targets}
+)
+"""Field of the job -> the field to set where the job has a ``mixed_precision``, which would overwrite it."""
+
 
 _QUANTIZED: Final = frozenset(
     (
@@ -146,7 +151,9 @@ _QUANTIZED: Final = frozenset(
         "num_layers_at_end_in_bf16",
     )
 )
-"""Fields without effect in a job that has neither FP8 nor FP4; they are left alone there."""
+"""Fields of ``model`` without effect in a job that has neither FP8 nor FP4; they are left alone there.
+
+``optimizer.fp8_recipe`` does have one there (:attr:`recompute.config.schema.OptimizerConfig.core_keeps_masters`)."""
 
 
 def recipe_fields(name: str) -> dict[str, Any]:
@@ -190,9 +197,9 @@ def expand_mixed_precision(draft: Draft) -> None:
     name = draft.whole.get("mixed_precision", "mixed_precision")
     quantized = any(values[low] or draft.get("model", low) for low in ("fp8", "fp4"))
     for field, targets in TARGETS:
-        if field in _QUANTIZED and not quantized:
-            continue
         for target in targets:
+            if field in _QUANTIZED and not quantized and target.startswith("model."):
+                continue
             _overwrite(draft, target, values[field], f"{name} sets {field}")
 
 

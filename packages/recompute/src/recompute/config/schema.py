@@ -242,6 +242,9 @@ class OptimizerConfig:
     main_params_dtype: str = "fp32"
     exp_avg_dtype: str = "fp32"
     exp_avg_sq_dtype: str = "fp32"
+    fp8_recipe: str | None = None
+    """What the framework copies here, with or without FP8: Bridge ``mixed_precision``'s (``tensorwise`` by
+    default), Megatron-LM ``--fp8-recipe``. Decides who keeps the masters of a precision-aware optimizer."""
     optimizer_cpu_offload: bool = False
     optimizer_offload_fraction: float = 0.0
     overlap_param_gather: bool = False
@@ -251,6 +254,26 @@ class OptimizerConfig:
     """Muon with a distributed optimizer packs whole matrices into even shards (from core 0.18 on)."""
     clip_grad: float = 1.0
     loss_scale: float | None = None
+
+    @property
+    def core_keeps_masters(self) -> bool:
+        """Whether Megatron Core keeps FP32 masters itself though the optimizer is precision-aware.
+
+        It does where ``fp8_recipe`` is one that Transformer Engine's Adam cannot apply itself, whether or not
+        the model uses FP8. Bridge copies its ``mixed_precision.fp8_recipe`` there, ``tensorwise`` by default, so
+        that under Bridge a BF16 job has whole FP32 masters, and in each step an FP32 copy of its gradients.
+
+        Source: NVIDIA/Megatron-LM core_v0.13.0 to core_v0.19.0 megatron/core/optimizer/optimizer_config.py
+        ``use_precision_aware_optimizer_no_fp8_or_ds_fp8``, distrib_optimizer.py
+        ``_copy_model_grads_to_main_grads``; NVIDIA-NeMo/Megatron-Bridge 600d069b
+        src/megatron/bridge/training/config.py ``runtime_config_update``.
+        """
+        return (
+            self.use_precision_aware_optimizer
+            and self.main_params_dtype == "fp32"
+            and self.fp8_recipe not in (None, "delayed")
+            and not self.optimizer_cpu_offload
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

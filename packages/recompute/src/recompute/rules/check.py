@@ -196,7 +196,7 @@ def _finding(rule: Rule, case: Case, edit: Edit) -> Finding:
             m=Shown(case.model), c=case, d=None if rule.detail is None else rule.detail(case)
         ),
         fields=rule.fields,
-        overrides=overrides_of(edit),
+        overrides=overrides_of(edit, case.job),
         source=rule.source.at(case.name),
         raised=rule.raised,
         advice=rule.advice,

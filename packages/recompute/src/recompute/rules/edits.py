@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from recompute.config.choice import LABELS
+from recompute.config.mixed_precision import OVERWRITTEN_BY
 from recompute.config.schema import JobConfig
 from recompute.rules.case import Case, names_of
 from recompute.rules.types import Edit
@@ -70,11 +71,17 @@ def value_of(job: JobConfig, name: str) -> Any:
     return getattr(getattr(job, section), field, None)
 
 
-def overrides_of(edit: Edit) -> tuple[str, ...]:
+def overrides_of(edit: Edit, job: JobConfig | None = None) -> tuple[str, ...]:
     """Write an edit as Hydra overrides, one for each field.
 
     A variable of the environment is written as the ``export`` that sets it.
+
+    Args:
+        edit: ``section.field`` -> value.
+        job: The job to be overridden, where known: what its ``mixed_precision`` overwrites is set there.
     """
+    if job is not None and job.mixed_precision is not None:
+        edit = {OVERWRITTEN_BY.get(name, name): value for name, value in edit.items()}
     return tuple(_override(name, value) for name, value in sorted(edit.items()))
 
 

@@ -303,5 +303,41 @@ RULES: Final[tuple[Rule, ...]] = (
         bad=ex("0.19", fp8="hybrid", fp8_recipe="mxfp8", fp4="e2m1"),
         good=ex("0.19", fp8="hybrid", fp8_recipe="mxfp8"),
     ),
+    Rule(
+        id="masters-kept-twice",
+        severity="warning",
+        raised="never",
+        title="precision-aware optimizer, no FP8, and an FP8 recipe all the same: whole FP32 masters",
+        revisions=since("0.13"),
+        when=lambda c: (
+            c.job.optimizer is not None
+            and c.job.optimizer.core_keeps_masters
+            and not c.model.fp8
+            and not c.model.fp4
+        ),
+        message="optimizer.fp8_recipe={c.job.optimizer.fp8_recipe} in a job without FP8: Megatron Core "
+        "keeps whole FP32 masters and copies the gradients to FP32 in every step, where the "
+        "precision-aware optimizer would keep 16 bits of each (Bridge copies mixed_precision.fp8_recipe, "
+        "tensorwise by default)",
+        fields=("optimizer.fp8_recipe", "optimizer.use_precision_aware_optimizer"),
+        fix=put(optimizer__fp8_recipe="delayed"),
+        source=Source(
+            path="megatron/core/optimizer/optimizer_config.py",
+            where="OptimizerConfig.__post_init__",
+            terms=("use_precision_aware_optimizer_no_fp8_or_ds_fp8",),
+        ),
+        bad=ex(
+            "0.19",
+            optimizer__use_distributed_optimizer=True,
+            optimizer__use_precision_aware_optimizer=True,
+            optimizer__fp8_recipe="tensorwise",
+        ),
+        good=ex(
+            "0.19",
+            optimizer__use_distributed_optimizer=True,
+            optimizer__use_precision_aware_optimizer=True,
+            optimizer__fp8_recipe="delayed",
+        ),
+    ),
 )
 """Rows on fp8, fp4 and Transformer Engine versions."""

@@ -104,7 +104,25 @@ def precision_aware(before: Before) -> Edit | None:
     optimizer = job.optimizer
     if optimizer is None or optimizer.use_precision_aware_optimizer or not _sharded_adam(job):
         return None
-    return {"optimizer.use_precision_aware_optimizer": True}
+    return {"optimizer.use_precision_aware_optimizer": True, **_unused_recipe(job)}
+
+
+def engine_masters(before: Before) -> Edit | None:
+    """Take away the FP8 recipe that no layer uses but the precision-aware optimizer minds.
+
+    Source: :attr:`recompute.config.schema.OptimizerConfig.core_keeps_masters`.
+    """
+    optimizer = before.job.optimizer
+    if optimizer is None or not optimizer.core_keeps_masters:
+        return None
+    return _unused_recipe(before.job) or None
+
+
+def _unused_recipe(job: JobConfig) -> dict[str, str]:
+    """Return what makes the recipe ``delayed`` in a job without FP8 and FP4."""
+    quantized = job.model.fp8 or job.model.fp4
+    given = None if job.optimizer is None else job.optimizer.fp8_recipe
+    return {} if quantized or given in {None, "delayed"} else {"optimizer.fp8_recipe": "delayed"}
 
 
 def bf16_moments(before: Before) -> Edit | None:

@@ -100,6 +100,25 @@ LEVERS: Final[tuple[Lever, ...]] = (
         bad={},
     ),
     Lever(
+        name="engine-masters",
+        change="let Transformer Engine's Adam keep the master weights",
+        edit=edits.engine_masters,
+        why="an FP8 recipe that no layer uses makes Megatron Core keep whole FP32 masters and copy the "
+        "gradients to FP32 in every step; without it the engine keeps the 16 bits that the parameters "
+        "lack; the arithmetic stays",
+        good={
+            "ddp.use_distributed_optimizer": True,
+            "optimizer.use_distributed_optimizer": True,
+            "optimizer.use_precision_aware_optimizer": True,
+            "optimizer.fp8_recipe": "tensorwise",
+        },
+        bad={
+            "ddp.use_distributed_optimizer": True,
+            "optimizer.use_distributed_optimizer": True,
+            "optimizer.use_precision_aware_optimizer": True,
+        },
+    ),
+    Lever(
         name="bf16-moments",
         change="keep Adam's moments in bf16",
         edit=edits.bf16_moments,
@@ -201,7 +220,7 @@ def _result(
     return LeverResult(
         name=lever.name,
         change=lever.change,
-        overrides=overrides_of(edit),
+        overrides=overrides_of(edit, job),
         peak_delta_bytes=after - before,
         fits=fits,
         then=then,

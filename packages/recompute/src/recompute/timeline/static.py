@@ -194,14 +194,15 @@ def optimizer_bytes_per_parameter(optimizer: OptimizerConfig, parameter: int) ->
     """Return master copy and moments of one parameter, bytes, before sharding.
 
     With ``use_precision_aware_optimizer`` and FP32 masters of BF16 parameters, only the 16 low bits
-    are kept (``store_param_remainders``).
+    are kept (``store_param_remainders``), unless Megatron Core keeps the masters itself.
     """
     if optimizer.optimizer == "sgd":
         return (4 if parameter < 4 else 0) + 4
     if not optimizer.use_precision_aware_optimizer:
         return (4 if parameter < 4 else 0) + 8
     master = DTYPE_BYTES[optimizer.main_params_dtype]
-    if master == 4 and parameter == 2 and optimizer.store_param_remainders:
+    remainders = optimizer.store_param_remainders and not optimizer.core_keeps_masters
+    if master == 4 and parameter == 2 and remainders:
         master = 2
     moments = DTYPE_BYTES[optimizer.exp_avg_dtype] + DTYPE_BYTES[optimizer.exp_avg_sq_dtype]
     return (master if parameter < 4 else 0) + moments
@@ -209,7 +210,8 @@ def optimizer_bytes_per_parameter(optimizer: OptimizerConfig, parameter: int) ->
 
 def _gradient_copy(optimizer: OptimizerConfig, gradient: int, parameter: int) -> int:
     """Bytes per held parameter of the FP32 gradient copy that the step makes of a 16-bit buffer."""
-    if optimizer.use_precision_aware_optimizer or gradient == 4 or parameter == 4:
+    aware = optimizer.use_precision_aware_optimizer and not optimizer.core_keeps_masters
+    if aware or gradient == 4 or parameter == 4:
         return 0
     return 4
 
