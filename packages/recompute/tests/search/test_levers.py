@@ -202,6 +202,8 @@ def test_masters_that_core_keeps_for_an_unused_recipe_are_given_back() -> None:
     assert found.peak_delta_bytes <= -static.optimizer * 2 // 12
     quantized = small_job(**AWARE, **{"model.fp8": "hybrid", "model.fp8_recipe": "tensorwise"})
     assert "engine-masters" not in results(quantized)
+    sharded = small_job(**AWARE, **{"ddp.use_megatron_fsdp": True})
+    assert "engine-masters" not in results(sharded)
 
 
 def test_what_mixed_precision_overwrites_is_changed_there() -> None:

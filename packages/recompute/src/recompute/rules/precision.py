@@ -312,6 +312,7 @@ RULES: Final[tuple[Rule, ...]] = (
         when=lambda c: (
             c.job.optimizer is not None
             and c.job.optimizer.core_keeps_masters
+            and not (c.job.ddp is not None and c.job.ddp.use_megatron_fsdp)
             and not c.model.fp8
             and not c.model.fp4
         ),

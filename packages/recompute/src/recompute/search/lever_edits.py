@@ -110,10 +110,12 @@ def precision_aware(before: Before) -> Edit | None:
 def engine_masters(before: Before) -> Edit | None:
     """Take away the FP8 recipe that no layer uses but the precision-aware optimizer minds.
 
-    Source: :attr:`recompute.config.schema.OptimizerConfig.core_keeps_masters`.
+    Megatron FSDP keeps masters of its own. Source:
+    :attr:`recompute.config.schema.OptimizerConfig.core_keeps_masters`.
     """
-    optimizer = before.job.optimizer
-    if optimizer is None or not optimizer.core_keeps_masters:
+    optimizer, ddp = before.job.optimizer, before.job.ddp
+    own = ddp is not None and ddp.use_megatron_fsdp
+    if own or optimizer is None or not optimizer.core_keeps_masters:
         return None
     return _unused_recipe(before.job) or None
 
