@@ -51,3 +51,12 @@ def parse_bytes(text: str) -> Bytes | None:
 def format_gib(size: int, digits: int = 2) -> str:
     """Write a size in GiB for people, sign included."""
     return f"{size / GIB:.{digits}f} GiB"
+
+
+def exact_size(size: int) -> str:
+    """Write a size for a command line: ``20GiB`` where that reads back to the same bytes, else bytes."""
+    for unit, factor in (("GiB", GIB), ("MiB", MIB)):
+        text = f"{size / factor:.6g}{unit}"
+        if size >= factor and parse_bytes(text) == size:
+            return text
+    return str(size)

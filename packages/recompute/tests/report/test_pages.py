@@ -11,6 +11,7 @@ import pytest
 
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice, full
 from recompute.config.load import load
+from recompute.config.normalize import GPU_COUNT
 from recompute.errors import WorldError
 from recompute.report.explain_page import explain_page
 from recompute.report.page import write_page
@@ -91,7 +92,7 @@ def test_pages_name_the_command_list_assumptions_and_can_be_read_aloud() -> None
     for text, title, assumptions in (
         (
             plan_page(planned),
-            f"recompute plan - train.micro_batch_size=2 --budget {18 << 30}",
+            "recompute plan - train.micro_batch_size=2 --budget 18GiB",
             planned.assumptions,
         ),
         (
@@ -105,3 +106,6 @@ def test_pages_name_the_command_list_assumptions_and_can_be_read_aloud() -> None
         assert "GiB</text>" in text, "the axis is text, not outlines of glyphs"
         listed = text[text.index("<h2>Assumptions</h2>") :]
         assert all(f"<li>{escape(item.text)}</li>" in listed for item in assumptions)
+        assert all(
+            text.count(f"{escape(item.text)}<") == 1 for item in assumptions if item.id != GPU_COUNT
+        )

@@ -100,9 +100,7 @@ def test_a_per_layer_plan_is_saved_and_applied_whatever_the_framework() -> None:
     assert answer.chosen is not None
     assert answer.chosen.choice.per_layer is not None
     text = plan_text(answer)
-    command = (
-        f"recompute plan - hardware.num_gpus=8 --budget {70 << 30} --per-layer --json > plan.json"
-    )
+    command = "recompute plan - hardware.num_gpus=8 --budget 70GiB --per-layer --json > plan.json"
     assert command in text
     assert 'recompute.megatron.apply(model, json.load(open("plan.json")))' in text
     assert "Megatron Bridge, Python:" not in text

@@ -57,7 +57,7 @@ def command(  # noqa: PLR0917 - click passes by name
         from recompute.report.explain_page import explain_page
         from recompute.report.page import write_page
 
-        write_page(html, explain_page(answer, None if maker is None else maker(answer.job)))
+        write_page(html, explain_page(answer, None if maker is None else maker(answer.job), limit))
         click.echo(f"wrote {html}", file=sys.stderr)
     if as_json:
         from recompute.report.document import dump

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from recompute.report.compare_text import compare_text
+from recompute.report.compare_text import compare_parts
 from recompute.report.compare_timeline import compare_timeline
-from recompute.report.page import new_figure, page, preformatted, svg
+from recompute.report.labels import Named, name_points
+from recompute.report.page import new_figure, page, picture, svg
+from recompute.report.part import markup_of
 from recompute.units import GIB
 
 if TYPE_CHECKING:
@@ -23,58 +25,51 @@ MOST_BARS: Final = 400
 
 def compare_page(comparison: Comparison) -> str:
     """Return the page of a comparison."""
-    sections = [("Answer", preformatted(compare_text(comparison)))]
+    pieces = [markup_of(compare_parts(comparison))]
     if any(row.step_time is not None and row.measured.hot for row in comparison.candidates):
-        sections.append(("Peak against step time", pareto_svg(comparison)))
+        pieces.append(picture("Peak against step time", pareto_svg(comparison)))
     if (timeline := compare_timeline(comparison)) is not None:
-        sections.append(("One step: predicted (lines), measured in each phase (bars)", timeline))
+        title = "One step: predicted (lines), measured in each phase (bars)"
+        pieces.append(picture(title, timeline))
     if shown := _shown(comparison):
-        sections.append(("Highest allocation of each phase", phases_svg(shown)))
+        pieces.append(picture("Highest allocation of each phase", phases_svg(shown)))
         if any(len(figures.ranks) > 1 for figures in shown):
-            sections.append(("Peak of each rank", ranks_svg(shown)))
-    return page(f"Measured recompute: {comparison.root}", tuple(sections))
+            pieces.append(picture("Peak of each rank", ranks_svg(shown)))
+    return page(f"Measured recompute: {comparison.root}", *pieces)
 
 
 def pareto_svg(comparison: Comparison) -> str:
     """Draw every candidate with its interval; a ring where the prediction puts its peak."""
-    figure = new_figure(9.5, 5.2)
+    figure = new_figure(9.5, 6)
     axes = figure.add_subplot()
     control = comparison.control
+    named: list[Named] = []
     if control is not None and control.hot is not None:
-        axes.scatter([0], [control.hot.peak_bytes / GIB], color="#1b1b1b", s=30, label="control")
-        axes.annotate(
-            control.candidate,
-            (0, control.hot.peak_bytes / GIB),
-            xytext=(5, 5),
-            textcoords="offset points",
-            fontsize=7,
-        )
-    for row in comparison.candidates:
-        _point(axes, row)
+        peak = control.hot.peak_bytes / GIB
+        axes.scatter([0], [peak], color="#1b1b1b", s=30, label="control")
+        named.append((control.candidate, 0.0, peak))
+    points = [point for row in comparison.candidates if (point := _point(axes, row)) is not None]
+    named += [(name[:24], x, y) for (name, x, y), _ in points]
     axes.set_xlabel("step time over the control, % (95% interval); ring: predicted peak")
     axes.set_ylabel("highest allocated peak, GiB")
     axes.spines[["top", "right"]].set_visible(False)
+    name_points(axes, named, lines=[((low, y), (high, y)) for (_, _, y), (low, high) in points])
     return svg(figure)
 
 
-def _point(axes: Axes, row: Compared) -> None:
+def _point(axes: Axes, row: Compared) -> tuple[Named, tuple[float, float]] | None:
+    """Draw one candidate and return its name, its place and the ends of its interval."""
     hot, ratio = row.measured.hot, row.step_time
     if hot is None or ratio is None:
-        return
+        return None
     x, y = ratio.overhead * 100, hot.peak_bytes / GIB
+    low, high = ratio.low * 100, ratio.high * 100
     color = COLORS.get(row.verdict.value, OTHER)
-    errors = [[x - ratio.low * 100], [ratio.high * 100 - x]]
-    axes.errorbar([x], [y], xerr=errors, fmt="o", color=color, ms=4, lw=1)
-    axes.annotate(
-        row.measured.candidate[:24],
-        (x, y),
-        xytext=(5, 5),
-        textcoords="offset points",
-        fontsize=7,
-    )
+    axes.errorbar([x], [y], xerr=[[x - low], [high - x]], fmt="o", color=color, ms=4, lw=1)
     if row.predicted_peak_bytes is not None:
         spot = row.predicted_peak_bytes / GIB
         axes.scatter([x], [spot], s=50, facecolors="none", edgecolors="#1b1b1b", lw=0.7)
+    return (row.measured.candidate, x, y), (low, high)
 
 
 def phases_svg(shown: list[Measured]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from recompute.report.text import bullets, gib, percent, signed_gib, table
+from recompute.report.part import Part, Table, text_of
+from recompute.report.text import gib, percent, signed_gib
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
@@ -19,13 +20,21 @@ NAME: Final = 44
 
 def compare_text(comparison: Comparison) -> str:
     """Return the comparison as text."""
-    parts = [_control(comparison), table(HEADER, _rows(comparison))]
+    return text_of(compare_parts(comparison))
+
+
+def compare_parts(comparison: Comparison) -> tuple[Part | None, ...]:
+    """Return the control, the candidates, the notes and the answer."""
+    found = Part(table=Table(header=HEADER, rows=tuple(_rows(comparison))))
     if not comparison.candidates:
-        parts[1] = "  no candidates: only the control was measured"
-    if notes := list(_notes(comparison)):
-        parts.append("Notes\n" + bullets(map(_printable, notes)))
-    parts.append(_answer(comparison))
-    return "\n\n".join(parts)
+        found = Part(lines=("  no candidates: only the control was measured",))
+    notes = tuple(_printable(note) for note in _notes(comparison))
+    return (
+        Part(lines=(_control(comparison),)),
+        found,
+        Part(title="Notes", points=notes) if notes else None,
+        Part(lines=(_answer(comparison),)),
+    )
 
 
 def compare_markdown(comparison: Comparison) -> str:

@@ -6,8 +6,11 @@ import html
 from typing import TYPE_CHECKING
 
 from recompute.diagnose.run import Answer
-from recompute.report.diagnose_text import diagnose_text, numbers_line
-from recompute.report.page import new_figure, page, preformatted, svg
+from recompute.diagnose.types import Evidence, NextAction
+from recompute.report.diagnose_text import numbers_line, snapshot_parts, verdict_line
+from recompute.report.page import new_figure, page, picture, svg
+from recompute.report.part import Part, markup_of, preformatted
+from recompute.report.text import pasted
 from recompute.units import GIB
 
 if TYPE_CHECKING:
@@ -20,44 +23,39 @@ _MOST_BARS = 14
 
 def diagnose_page(answer: Answer) -> str:
     """Return the page."""
+    return page("recompute diagnose", *_pieces(answer))
+
+
+def _pieces(answer: Answer) -> list[str]:
+    """Return verdict, numbers, actions, evidence, pictures and notes."""
     found = answer.diagnosis
-    sections: list[tuple[str, str]] = [
-        ("Verdict", _paragraph(f"{found.verdict}, stage {found.stage}. {found.summary}"))
-    ]
     numbers = numbers_line(found.numbers)
-    if numbers:
-        sections.append(("Numbers", _paragraph(numbers) + _account(answer)))
+    lines = (verdict_line(answer), numbers) if numbers else (verdict_line(answer),)
+    pieces = [Part(lines=lines).markup(), _account(answer)]
+    actions = "".join(_action(answer, action) for action in found.next_actions)
+    pieces.append(f"<h2>Next</h2><ol>{actions}</ol>")
     if found.evidence:
-        sections.append(
-            (
-                "Evidence",
-                "".join(_quote(item.file, item.line, item.text) for item in found.evidence),
-            )
-        )
-    actions = "".join(
-        f"<li>{html.escape(item.action)}{_code(item.overrides)}<br><small>{html.escape(item.why)}</small></li>"
-        for item in found.next_actions
-    )
-    sections.append(("Next", f"<ol>{actions}</ol>"))
-    timeline = _reported(answer)
-    if timeline:
-        sections.append(("Reported memory", timeline))
+        pieces.append("<h2>Evidence</h2>" + "".join(map(_quote, found.evidence)))
+    pieces.append(_reported(answer))
     for shown in answer.snapshots:
-        sections += _snapshot(shown)
-    sections.append(("As text", preformatted(diagnose_text(answer))))
-    return page("recompute diagnose", tuple(sections))
+        pieces += _snapshot(shown)
+    pieces.append(markup_of(snapshot_parts(answer)))
+    if found.notes:
+        pieces.append(Part(title="also", points=found.notes).markup())
+    return pieces
 
 
-def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>"
+def _quote(item: Evidence) -> str:
+    place, text = html.escape(f"{item.file}:{item.line}"), html.escape(item.text)
+    return f'<p><code>{place}</code></p><pre class="said">{text}</pre>'
 
 
-def _quote(file: str, line: int, text: str) -> str:
-    return f"<p><code>{html.escape(file)}:{line}</code></p>{preformatted(text)}"
-
-
-def _code(overrides: tuple[str, ...]) -> str:
-    return preformatted("\n".join(overrides)) if overrides else ""
+def _action(answer: Answer, action: NextAction) -> str:
+    said = html.escape(action.action)
+    overrides = "\n".join(pasted(action.overrides, answer.job))
+    code = preformatted(overrides, action.action) if overrides else ""
+    why = f"<p><small>{html.escape(action.why)}</small></p>" if action.why else ""
+    return f"<li>{said}{code}{why}</li>"
 
 
 def _account(answer: Answer) -> str:
@@ -65,7 +63,7 @@ def _account(answer: Answer) -> str:
     numbers = answer.diagnosis.numbers
     parts = (
         ("allocated", numbers.allocated_bytes),
-        ("reserved, unused", numbers.reserved_unallocated_bytes),
+        ("reserved but unused", numbers.reserved_unallocated_bytes),
         ("outside torch", numbers.non_torch_bytes),
         ("free", numbers.free_bytes),
     )
@@ -79,9 +77,13 @@ def _account(answer: Answer) -> str:
             axes.barh([0], [value / GIB], left=[left], label=f"{name} {value / GIB:.2f}")
             left += value / GIB
     axes.set_yticks([])
+    axes.set_xlim(0, max(left, numbers.total_bytes / GIB))
     axes.set_xlabel("GiB")
-    axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize="small")
-    return svg(figure)
+    axes.legend(
+        frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize="small"
+    )
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return picture("The card", svg(figure))
 
 
 def _reported(answer: Answer) -> str:
@@ -111,18 +113,19 @@ def _reported(answer: Answer) -> str:
         )
     axes.set_xlabel("iteration")
     axes.set_ylabel("max allocated, GiB")
-    axes.legend(fontsize="small")
-    return svg(figure)
+    axes.legend(frameon=False, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    return picture("Reported memory", svg(figure))
 
 
-def _snapshot(shown: SnapshotReport) -> list[tuple[str, str]]:
+def _snapshot(shown: SnapshotReport) -> list[str]:
     name = shown.path.replace("\\", "/").rsplit("/", 1)[-1]
-    sections = []
+    pieces = []
     if shown.curve:
-        sections.append((f"Timeline of {name}", svg(_timeline(shown))))
+        pieces.append(picture(f"Timeline of {name}", svg(_timeline(shown))))
     if shown.alive_at_peak:
-        sections.append((f"Alive at the peak of {name}", svg(_bars(shown))))
-    return sections
+        pieces.append(picture(f"Alive at the peak of {name}", svg(_bars(shown))))
+    return pieces
 
 
 def _timeline(shown: SnapshotReport) -> Figure:
@@ -138,6 +141,7 @@ def _timeline(shown: SnapshotReport) -> Figure:
             axes.text(0, effect.peak_bytes / GIB, effect.label, fontsize=7, va="bottom")
     axes.set_xlabel("allocator event")
     axes.set_ylabel("allocated, GiB")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -150,4 +154,5 @@ def _bars(shown: SnapshotReport) -> Figure:
         [item.bytes / GIB for item in rows],
     )
     axes.set_xlabel("GiB")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recompute.report.explain_text import explain_text
-from recompute.report.page import assumption_section, new_figure, page, preformatted, svg
+from recompute.report.explain_text import explain_parts
+from recompute.report.page import new_figure, page, picture, svg
+from recompute.report.part import assumption_part, markup_of
 from recompute.report.text import job_words
 from recompute.timeline.predict import Predictor
 from recompute.units import GIB, format_gib
@@ -14,6 +15,7 @@ from recompute.units import GIB, format_gib
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from recompute.search.budget import Budget
     from recompute.search.explain import Explanation
     from recompute.timeline.calibrate import Pictured
     from recompute.timeline.moments import Moment
@@ -40,23 +42,25 @@ COLORS = (
 )
 
 
-def explain_page(explanation: Explanation, predictor: Pictured | None = None) -> str:
+def explain_page(
+    explanation: Explanation, predictor: Pictured | None = None, budget: Budget | None = None
+) -> str:
     """Return the page of an explanation.
 
     Args:
         explanation: The answer.
         predictor: What made it, whose picture is drawn; the plain one by default.
+        budget: What the peak is held against, where the reader asked for it.
     """
     hot = explanation.prediction.hot
     pp = dict(explanation.shown[0].rank if explanation.rank is not None else hot.rank)["pp"]
     moments = (predictor or Predictor(explanation.job)).moments(explanation.choice, pp)
+    first, *others = explain_parts(explanation, budget)
     return page(
         " ".join(("recompute explain", *job_words(explanation.job))),
-        (
-            (f"What is alive when, pipeline rank {pp}", timeline_svg(moments, explanation)),
-            ("Figures", preformatted(explain_text(explanation))),
-            assumption_section(explanation.assumptions),
-        ),
+        first.markup(),
+        picture(f"What is alive when, pipeline rank {pp}", timeline_svg(moments, explanation)),
+        markup_of((*others, assumption_part(explanation.assumptions, whole=True))),
     )
 
 

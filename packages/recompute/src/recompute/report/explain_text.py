@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from recompute.report.part import Part, Table, assumption_part, text_of
 from recompute.report.text import (
-    assumed,
     corrections_of,
     gib,
     notices,
     percent,
     quantity,
     signed_gib,
-    table,
 )
 from recompute.search.reasons import place
 from recompute.search.reserved import allocator_of
@@ -34,6 +33,12 @@ def explain_text(explanation: Explanation, budget: Budget | None = None) -> str:
         explanation: The answer.
         budget: What the peak is held against, where the reader asked for it.
     """
+    assumptions = assumption_part(explanation.assumptions, whole=False)
+    return text_of((*explain_parts(explanation, budget), assumptions))
+
+
+def explain_parts(explanation: Explanation, budget: Budget | None = None) -> tuple[Part, ...]:
+    """Return the explanation without its assumptions; arguments as for :func:`explain_text`."""
     hot = explanation.prediction.hot
     low, high = hot.peak_range_bytes
     head = (
@@ -44,14 +49,11 @@ def explain_text(explanation: Explanation, budget: Budget | None = None) -> str:
     detail = hot if hot in shown else shown[0]
     corrections = corrections_of(explanation.assumptions)
     held = () if budget is None else (over_or_under(explanation, budget),)
-    return "\n\n".join(
-        (
-            "\n".join((head, *held, *notices(explanation.assumptions), *corrections)),
-            "ranks, GiB\n" + _ranks(shown),
-            f"alive at the peak of {_name(detail)}, GiB\n" + _alive(detail),
-            "each label alone, against no recompute\n" + _labels(explanation),
-            assumed(explanation.assumptions),
-        )
+    return (
+        Part(lines=(head, *held, *notices(explanation.assumptions), *corrections)),
+        Part(title="ranks, GiB", table=_ranks(shown)),
+        Part(title=f"alive at the peak of {_name(detail)}, GiB", table=_alive(detail)),
+        Part(title="each label alone, against no recompute", table=_labels(explanation)),
     )
 
 
@@ -70,7 +72,7 @@ def _name(row: RankPeak) -> str:
     return " ".join(f"{axis} {index}" for axis, index in row.rank)
 
 
-def _ranks(rows: tuple[RankPeak, ...]) -> str:
+def _ranks(rows: tuple[RankPeak, ...]) -> Table:
     header = (
         "rank",
         "peak",
@@ -82,9 +84,9 @@ def _ranks(rows: tuple[RankPeak, ...]) -> str:
         "activations",
         "after forward",
     )
-    return table(
-        header,
-        (
+    return Table(
+        header=header,
+        rows=tuple(
             (
                 _name(row),
                 gib(row.peak.peak_bytes),
@@ -101,16 +103,20 @@ def _ranks(rows: tuple[RankPeak, ...]) -> str:
     )
 
 
-def _alive(row: RankPeak) -> str:
+def _alive(row: RankPeak) -> Table:
     owners = sorted(row.alive_at_peak, key=lambda o: (-o.bytes, o.owner))
     rows = [(o.owner, gib(o.bytes)) for o in owners[:OWNERS_SHOWN]]
     rest = owners[OWNERS_SHOWN:]
     if rest:
         rows.append((f"{len(rest)} smaller ones", gib(sum(o.bytes for o in rest))))
-    return table(("owner", "GiB"), rows)
+    return Table(header=("owner", "GiB"), rows=tuple(rows))
 
 
-def _labels(explanation: Explanation) -> str:
+def _labels(explanation: Explanation) -> Table:
+    effects = (
+        *explanation.labels,
+        *(() if explanation.full is None else (explanation.full,)),
+    )
     header = (
         "label",
         "layers",
@@ -119,11 +125,10 @@ def _labels(explanation: Explanation) -> str:
         "replay",
         "sent",
         "step time",
-        "note|",
     )
-    return table(
-        header,
-        (
+    return Table(
+        header=header,
+        rows=tuple(
             (
                 effect.label,
                 str(effect.active_layers),
@@ -132,11 +137,9 @@ def _labels(explanation: Explanation) -> str:
                 quantity(effect.replay_flops, "FLOP"),
                 quantity(effect.replay_comm_bytes, "B"),
                 percent(effect.step_time_overhead),
-                effect.note,
             )
-            for effect in (
-                *explanation.labels,
-                *(() if explanation.full is None else (explanation.full,)),
-            )
+            for effect in effects
         ),
+        below=tuple(effect.note for effect in effects),
+        below_title="note",
     )

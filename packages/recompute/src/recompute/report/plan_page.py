@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recompute.report.page import assumption_section, new_figure, page, preformatted, svg
-from recompute.report.plan_text import command_of, plan_text
+from recompute.report.labels import name_points
+from recompute.report.page import new_figure, page, picture, svg
+from recompute.report.part import assumption_part, markup_of
+from recompute.report.plan_text import command_of, plan_parts
 from recompute.search.reserved import allocator_of
 from recompute.units import GIB, format_gib
 
@@ -20,13 +22,12 @@ NAMES_SHOWN = 14
 
 def plan_page(plan: Plan) -> str:
     """Return the page of a plan."""
+    verdict, why, *others = plan_parts(plan)
     return page(
         command_of(plan),
-        (
-            ("Answer", preformatted(plan_text(plan))),
-            ("Peak against step time", pareto_svg(plan)),
-            assumption_section(plan.assumptions),
-        ),
+        markup_of((verdict, why)),
+        picture("Peak against step time", pareto_svg(plan)),
+        markup_of((*others, assumption_part(plan.assumptions, whole=True))),
     )
 
 
@@ -49,7 +50,6 @@ def pareto_svg(plan: Plan) -> str:
         linewidth=1,
         zorder=1,
     )
-    _names(axes, plan, front)
     allowed = plan.budget.allowed_peak(
         allocator_of(plan.job.environment), plan.control.graph_pool_bytes
     )
@@ -67,6 +67,7 @@ def pareto_svg(plan: Plan) -> str:
     axes.set_ylabel("highest allocated peak, GiB")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
+    _names(axes, plan, front, allowed / GIB)
     return svg(figure)
 
 
@@ -82,15 +83,26 @@ def _dots(axes: Axes, outcomes: list[Outcome], *, color: str, label: str) -> Non
         )
 
 
-def _names(axes: Axes, plan: Plan, front: list[Outcome]) -> None:
-    """Name the chosen choice, single labels and some of the front."""
+def _names(axes: Axes, plan: Plan, front: list[Outcome], allowed: float) -> None:
+    """Name the chosen choice, single labels and some of the front, clear of the line at ``allowed`` GiB."""
     stride = max(1, -(-len(front) // NAMES_SHOWN))
     named = {o.choice.label(): o for o in front[::stride]}
     for outcome in plan.alternatives:
         if len(outcome.choice.recompute_modules) == 1 or outcome == plan.chosen:
             named[outcome.choice.label()] = outcome
-    for name, outcome in named.items():
-        spot = (outcome.step_time_overhead * 100, outcome.peak_bytes / GIB)
-        axes.annotate(name, spot, xytext=(4, 4), textcoords="offset points", fontsize=7)
-        if outcome == plan.chosen:
-            axes.scatter(*spot, s=110, facecolors="none", edgecolors="#1b1b1b", zorder=3)
+    chosen = plan.chosen
+    if chosen is not None:
+        spot = _spot(chosen)
+        axes.scatter(*spot, s=110, facecolors="none", edgecolors="#1b1b1b", zorder=3)
+    left, right = axes.get_xlim()
+    ordered = sorted(named.items(), key=lambda item: item[1] != chosen)
+    name_points(
+        axes,
+        [(name, *_spot(outcome)) for name, outcome in ordered],
+        dots=[_spot(outcome) for outcome in plan.alternatives],
+        lines=[[_spot(outcome) for outcome in front], [(left, allowed), (right, allowed)]],
+    )
+
+
+def _spot(outcome: Outcome) -> tuple[float, float]:
+    return outcome.step_time_overhead * 100, outcome.peak_bytes / GIB

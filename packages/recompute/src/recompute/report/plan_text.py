@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from recompute.report.part import Part, Table, assumption_part, text_of
 from recompute.report.plan_document import plan_overrides
 from recompute.report.text import (
-    assumed,
-    bullets,
     corrections_of,
     gib,
     job_words,
@@ -15,13 +14,12 @@ from recompute.report.text import (
     pasted,
     percent,
     signed_gib,
-    table,
 )
 from recompute.search.budget import Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
 from recompute.search.types import LeverResult, Outcome, Plan, Status
-from recompute.units import format_gib
+from recompute.units import exact_size, format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,15 +43,28 @@ def plan_text(plan: Plan, *, top: int | None = None) -> str:
         plan: The answer.
         top: How many choices to list; by default those that no other one beats.
     """
-    parts = [_verdict(plan), "why\n" + bullets(plan.why), _paste(plan), _levers(plan)]
-    parts.append(_ranking(plan, top))
     corrections = corrections_of(plan.assumptions)
-    parts.append("\n".join(corrections))
-    parts.append(assumed(plan.assumptions))
-    return "\n\n".join(part for part in parts if part)
+    return text_of(
+        (
+            *plan_parts(plan, top=top),
+            Part(lines=corrections) if corrections else None,
+            assumption_part(plan.assumptions, whole=False),
+        )
+    )
 
 
-def _verdict(plan: Plan) -> str:
+def plan_parts(plan: Plan, *, top: int | None = None) -> tuple[Part | None, ...]:
+    """Return verdict, reasons, what to paste, levers and ranking; arguments as for :func:`plan_text`."""
+    return (
+        _verdict(plan),
+        Part(title="why", points=tuple(plan.why)),
+        _paste(plan),
+        _levers(plan),
+        _ranking(plan, top),
+    )
+
+
+def _verdict(plan: Plan) -> Part:
     limit = _limit(plan)
     match plan.status:
         case Status.ALREADY_FITS:
@@ -66,42 +77,38 @@ def _verdict(plan: Plan) -> str:
     shown = plan.chosen or plan.closest
     assert shown is not None
     low, high = shown.reserved_range_bytes
-    lines = [
-        head,
-        f"  peak       {format_gib(shown.peak_bytes)} allocated, {gib(low)} to {gib(high)} reserved",
-        f"  step time  {percent(shown.step_time_overhead)} over no recompute",
+    facts = [
+        ("peak", f"{format_gib(shown.peak_bytes)} allocated, {gib(low)} to {gib(high)} reserved"),
+        ("step time", f"{percent(shown.step_time_overhead)} over no recompute"),
     ]
     if plan.chosen is None:
         assert shown.breach is not None
         over = format_gib(shown.breach.over_bytes)
-        lines.insert(1, f"  closest    {shown.choice.label()}, {over} over at {_where(shown)}")
-    if shown.choice.per_layer is not None:
-        lines += [
-            f"  layers     {s.first} to {s.last}: {', '.join(s.modules)}"
-            for s in shown.choice.per_layer
-        ]
-    lines += [f"  note       {text}" for text in notices(plan.assumptions)]
-    lines += _first_try(plan)
+        facts.insert(0, ("closest", f"{shown.choice.label()}, {over} over at {_where(shown)}"))
+    facts += [
+        ("layers", f"{s.first} to {s.last}: {', '.join(s.modules)}")
+        for s in shown.choice.per_layer or ()
+    ]
+    facts += [("note", text) for text in notices(plan.assumptions)]
+    facts += _first_try(plan)
     if plan.stock is not None and plan.chosen is not None and plan.stock != plan.chosen:
         gain = plan.stock.step_time_overhead - plan.chosen.step_time_overhead
-        lines.append(
-            f"  gain       {gain:.1%} of the step against {plan.stock.choice.label()}, the best "
-            "stock choice"
-        )
-    return "\n".join(lines)
+        stock = plan.stock.choice.label()
+        facts.append(("gain", f"{gain:.1%} of the step against {stock}, the best stock choice"))
+    return Part(lines=(head,), facts=tuple(facts))
 
 
-def _first_try(plan: Plan) -> list[str]:
+def _first_try(plan: Plan) -> list[tuple[str, str]]:
     """Name the first change that leaves clearly less to recompute: levers come cheapest first."""
     if plan.status is Status.ALREADY_FITS:
         return []
     most = 1.0 if plan.chosen is None else plan.chosen.step_time_overhead - MODEL_ERROR
     for lever in plan.cheaper_first:
         if lever.fits and most > 0:
-            return [f"  first try  {lever.change}: then nothing has to be recomputed"]
+            return [("first try", f"{lever.change}: then nothing has to be recomputed")]
         if lever.then is not None and lever.then.step_time_overhead < most:
             left, cost = _then(lever)
-            return [f"  first try  {lever.change}: then {left} is enough, {cost}"]
+            return [("first try", f"{lever.change}: then {left} is enough, {cost}")]
     return []
 
 
@@ -118,36 +125,38 @@ def _where(outcome: Outcome) -> str:
     return place(outcome.breach.rank, outcome.breach.phase)
 
 
-def _paste(plan: Plan) -> str:
+def _paste(plan: Plan) -> Part | None:
     if plan.chosen is None:
-        return ""
+        return None
     if plan.chosen.choice == plan.current and plan.current.per_layer is None:
-        return "paste\n  nothing: the job says so already"
+        return Part(title="paste", lines=("nothing: the job says so already",))
     if plan.chosen.choice.per_layer is not None:
         return _paste_per_layer(plan)
-    lines = ["paste"]
     overrides = plan_overrides(plan)
     own = "megatron_lm" if plan.job.identity.entry_point == "megatron-lm" else "hydra"
-    for target in sorted(TITLES, key=lambda name: name != own):
-        title = TITLES[target]
-        if overrides.get(target):
-            lines.append(f"  {title}:")
-            lines += [f"    {line}" for line in overrides[target].splitlines()]
-    return "\n".join(lines)
+    return Part(
+        title="paste",
+        code=tuple(
+            (TITLES[target], overrides[target])
+            for target in sorted(TITLES, key=lambda name: name != own)
+            if overrides.get(target)
+        ),
+    )
 
 
-def _paste_per_layer(plan: Plan) -> str:
+def _paste_per_layer(plan: Plan) -> Part:
     """Say how a plan that no setting can express reaches the model."""
-    return "\n".join(
-        (
-            "paste",
-            "  save the plan:",
-            f"    {command_of(plan)} --per-layer --json > plan.json",
-            "  call in the training script, after the model is built and before its first step:",
-            "    import json, recompute.megatron",
-            '    recompute.megatron.apply(model, json.load(open("plan.json")))',
-            "  docs/how-to/plan-a-run.md says where that is in Megatron Bridge and Megatron-LM",
-        )
+    call = 'import json, recompute.megatron\nrecompute.megatron.apply(model, json.load(open("plan.json")))'
+    return Part(
+        title="paste",
+        code=(
+            ("save the plan", f"{command_of(plan)} --per-layer --json > plan.json"),
+            (
+                "call in the training script, after the model is built and before its first step",
+                call,
+            ),
+        ),
+        after=("docs/how-to/plan-a-run.md says where that is in Megatron Bridge and Megatron-LM",),
     )
 
 
@@ -156,30 +165,39 @@ def command_of(plan: Plan) -> str:
     job, budget = plan.job, plan.budget
     words = ["recompute plan", *job_words(job)]
     if budget.compared is Compared.ALLOCATED:
-        words.append(f"--budget {budget.limit_bytes}")
-        words += [f"--margin {budget.margin_bytes}"] if budget.margin_bytes else []
+        words.append(f"--budget {exact_size(budget.limit_bytes)}")
+        words += [f"--margin {exact_size(budget.margin_bytes)}"] if budget.margin_bytes else []
     elif budget.name != (job.hardware.gpu or "").lower():
         words.append(f"--gpu {budget.name}")
     return " ".join(words)
 
 
-def _levers(plan: Plan) -> str:
+def _levers(plan: Plan) -> Part | None:
     if not plan.cheaper_first:
-        return ""
+        return None
     needed = plan.status is not Status.ALREADY_FITS
     title = "would free more memory (never applied for you)"
-    header: tuple[str, ...] = ("change", "GiB", "override|")
+    header: tuple[str, ...] = ("change", "GiB")
     if needed:
         title = (
             "may be cheaper: peak without recompute, and what is left to do (never applied for you)"
         )
-        header = ("change", "GiB", "then|", "step time", "override|")
-    rows = []
-    for lever in plan.cheaper_first:
-        first = (lever.change, signed_gib(lever.peak_delta_bytes))
-        left = _then(lever) if needed else ()
-        rows.append((*first, *left, " ".join(pasted(lever.overrides, plan.job))))
-    return title + "\n" + table(header, rows)
+        header = (*header, "then|", "step time")
+    rows = [
+        (lever.change, signed_gib(lever.peak_delta_bytes), *(_then(lever) if needed else ()))
+        for lever in plan.cheaper_first
+    ]
+    overrides = [" ".join(pasted(lever.overrides, plan.job)) for lever in plan.cheaper_first]
+    return Part(
+        title=title,
+        table=Table(
+            header=header,
+            rows=tuple(rows),
+            below=tuple(overrides),
+            below_title="override",
+            below_is_code=True,
+        ),
+    )
 
 
 def _then(lever: LeverResult) -> tuple[str, str]:
@@ -191,9 +209,9 @@ def _then(lever: LeverResult) -> tuple[str, str]:
     return lever.then.choice.label(), percent(lever.then.step_time_overhead)
 
 
-def _ranking(plan: Plan, top: int | None) -> str:
+def _ranking(plan: Plan, top: int | None) -> Part:
     shown = _interesting(plan) if top is None else list(plan.alternatives[:top])
-    rows = [
+    rows = tuple(
         (
             outcome.choice.label(),
             gib(outcome.peak_bytes),
@@ -202,11 +220,13 @@ def _ranking(plan: Plan, top: int | None) -> str:
             _mark(plan, outcome),
         )
         for outcome in shown
-    ]
+    )
     hidden = len(plan.alternatives) - len(shown)
-    more = f"\n  {hidden} more; --top {len(plan.alternatives)} lists all" if hidden else ""
-    header = ("choice", "peak GiB", "step time", "fits|", "|")
-    return "choices, best first\n" + table(header, rows) + more
+    return Part(
+        title="choices, best first",
+        table=Table(header=("choice", "peak GiB", "step time", "fits|", "remark|"), rows=rows),
+        after=(f"{hidden} more; --top {len(plan.alternatives)} lists all",) if hidden else (),
+    )
 
 
 def _over(outcome: Outcome) -> str:

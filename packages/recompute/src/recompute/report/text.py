@@ -11,14 +11,27 @@ from recompute.config.schema import Assumption, JobConfig
 from recompute.rules.edits import overrides_of, value_of
 from recompute.units import GIB
 
+WIDTH: Final = 100
+"""Characters of a line of prose at most."""
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "  ") -> str:
+    """Return :func:`columns` as one text."""
+    return "\n".join(columns(header, rows, indent=indent))
+
+
+def columns(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "  "
+) -> list[str]:
     """Align rows under a header, the first column to the left and numbers to the right.
 
     Args:
         header: Column titles; one that ends with ``|`` aligns its column to the left.
         rows: One text for each column.
         indent: Put before every line.
+
+    Returns:
+        One line for the header and one for each row.
     """
     body = [[str(cell) for cell in row] for row in rows]
     left = [index == 0 or title.endswith("|") for index, title in enumerate(header)]
@@ -31,7 +44,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str =
             for cell, width, to_left in zip(row, widths, left, strict=True)
         )
         lines.append((indent + "  ".join(cells)).rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def gib(size: int) -> str:
@@ -59,12 +72,21 @@ def quantity(amount: float, unit: str) -> str:
 
 def bullets(lines: Iterable[str]) -> str:
     """Write one line a bullet, wrapped."""
+    return "\n".join(folded(line, "    ", first="  - ") for line in lines)
+
+
+def folded(line: str, indent: str, *, first: str | None = None) -> str:
+    """Break one line of prose at :data:`WIDTH`.
+
+    Args:
+        line: The prose.
+        indent: Put before every line.
+        first: Put before the first line instead.
+    """
     import textwrap
 
-    return "\n".join(
-        textwrap.fill(line, width=100, initial_indent="  - ", subsequent_indent="    ")
-        for line in lines
-    )
+    start = indent if first is None else first
+    return textwrap.fill(line, width=WIDTH, initial_indent=start, subsequent_indent=indent)
 
 
 SHORT: Final = 160
@@ -95,15 +117,6 @@ def notices(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
     wanted = (UNKNOWN_PROVIDER, GPU_COUNT)
     texts = {a.id: a.text for a in assumptions}
     return tuple(texts[name] for name in wanted if name in texts)
-
-
-def assumed(assumptions: Iterable[Assumption]) -> str:
-    """Write the assumptions, once each, the long ones counted only."""
-    texts = list({a.id: a.text for a in assumptions}.values())
-    short = [text for text in texts if len(text) <= SHORT]
-    more = len(texts) - len(short)
-    rest = [f"{more} longer one{'s' * (more != 1)}; --json has the text"] if more else []
-    return "assumptions\n" + bullets((*short, *rest)) if texts else ""
 
 
 def corrections_of(assumptions: Iterable[Assumption]) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recompute.report.page import assumption_section, new_figure, page, preformatted, svg
+from recompute.report.page import new_figure, page, picture, svg
+from recompute.report.part import assumption_part, markup_of
 from recompute.report.text import job_words
-from recompute.report.what_if_report import what_if_text
+from recompute.report.what_if_report import what_if_parts
 from recompute.units import GIB
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ def what_if_page(
         field: Likewise.
     """
     plans = [row.plan for row in rows if row.plan is not None]
-    sections = [("Answer", preformatted(what_if_text(rows, largest, field)))]
     curves = curves_of(rows)
-    if curves:
-        title = "Cost of recompute against the budget"
-        sections.append((title, budgets_svg(curves)))
-    if plans:
-        assumptions = [item for plan in plans for item in plan.assumptions]
-        sections.append(assumption_section(assumptions))
-    return page(" ".join(("recompute plan", *job_words(job))), tuple(sections))
+    drawn = picture("Cost of recompute against the budget", budgets_svg(curves)) if curves else ""
+    assumptions = [item for plan in plans for item in plan.assumptions]
+    return page(
+        " ".join(("recompute plan", *job_words(job))),
+        markup_of(what_if_parts(rows, largest, field)),
+        drawn,
+        markup_of([assumption_part(assumptions, whole=True)]),
+    )
 
 
 Curve = tuple[str, list[tuple[float, float]]]

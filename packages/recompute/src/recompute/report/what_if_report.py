@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from recompute.report.document import envelope
+from recompute.report.part import Part, Table, text_of
 from recompute.report.plan_document import choice_document, outcome_document
-from recompute.report.text import gib, percent, table
+from recompute.report.text import gib, percent
 from recompute.search.what_if import Largest, WhatIfRow
 
 if TYPE_CHECKING:
@@ -52,24 +53,36 @@ def _row(row: WhatIfRow) -> dict[str, Any]:
 
 def what_if_text(rows: Sequence[WhatIfRow], largest: Sequence[Largest], field: str | None) -> str:
     """Return one table of answers, and for a sweep over one field the largest value of each choice."""
+    return text_of(what_if_parts(rows, largest, field))
+
+
+def what_if_parts(
+    rows: Sequence[WhatIfRow], largest: Sequence[Largest], field: str | None
+) -> tuple[Part | None, ...]:
+    """Return the tables of :func:`what_if_text`, whose arguments these are."""
     header: tuple[str, ...] = ("change", "memory|", "answer|", "peak GiB", "step time")
     compared = any(row.is_per_layer for row in rows)
     if compared:
         header = (*header, "best stock choice|", "its step time", "gain")
-    header = (*header, "tokens/s/GPU", "|")
-    parts = [table(header, [_line(row, compared=compared) for row in rows])]
-    parts += [gains_text(rows)] if compared else []
-    if largest and field is not None:
-        names: dict[tuple[str, int], list[str]] = {}
-        for item in largest:
-            names.setdefault((item.memory, item.value), []).append(item.choice.label())
-        ordered = sorted(names.items(), key=lambda entry: (entry[0][0], -entry[0][1]))
-        lines = [(memory, str(value), _some(labels)) for (memory, value), labels in ordered]
-        parts.append(
-            f"largest {field} that fits, by choice\n"
-            + table(("memory", "value", "choices|"), lines)
-        )
-    return "\n\n".join(parts)
+    header = (*header, "tokens/s/GPU", "remark|")
+    answers = Table(header=header, rows=tuple(_line(row, compared=compared) for row in rows))
+    return (
+        Part(table=answers),
+        Part(lines=(gains_text(rows),)) if compared else None,
+        _largest(largest, field) if largest and field is not None else None,
+    )
+
+
+def _largest(largest: Sequence[Largest], field: str) -> Part:
+    names: dict[tuple[str, int], list[str]] = {}
+    for item in largest:
+        names.setdefault((item.memory, item.value), []).append(item.choice.label())
+    ordered = sorted(names.items(), key=lambda entry: (entry[0][0], -entry[0][1]))
+    lines = tuple((memory, str(value), _some(labels)) for (memory, value), labels in ordered)
+    return Part(
+        title=f"largest {field} that fits, by choice",
+        table=Table(header=("memory", "value", "choices|"), rows=lines),
+    )
 
 
 def gains_text(rows: Sequence[WhatIfRow]) -> str:
