@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-HEAD_REVISION: Final = "0003"
+HEAD_REVISION: Final = "0004"
 """The last step in ``migrations/versions``; a test compares it with what Alembic finds."""
 
 

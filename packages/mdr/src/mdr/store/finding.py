@@ -7,20 +7,20 @@ them, with a score.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from sqlalchemy import select, text
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from mdr.store.counting import GRADE, Counted, count
 from mdr.store.engine import one_state, unreadable
-from mdr.store.index import CHUNK, artifact_of
-from mdr.store.schema import sources
+from mdr.store.index import artifact_of
 from mdr.store.search import (
     FACETS,
     MAX_LIMIT,
-    MAX_VALUES,
     MAX_WORDS,
+    Cursor,
     Hit,
     Page,
     decode_cursor,
@@ -31,32 +31,52 @@ from mdr.store.search import (
 from mdr.store.spelling import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection, Engine
 
     from mdr.store.search import Document, Query
 
-Counts = tuple[int, dict[str, dict[str, int]]]
+Made = TypeVar("Made")
 KEY: Final = ("score", "host", "repository_key", "path")
 """What hits are ordered by, and what a cursor holds."""
 KEPT: Final = 256
-"""Totals and facets that are remembered until the index changes."""
-GRADES: Final = (
-    "LEFT JOIN grades g ON g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset"
-)
+"""Totals, facets and spellings that are remembered until the index changes."""
+RANKED: Final = 1_000
+"""Hits up to which the whole text ranks; of a word that more texts have, its number in one says little."""
+RANKING: Final = 4
+"""Words that rank more hits than that: the longest, which say most."""
 FILTERS: Final = {
     "kind": "a.kind = :kind",
     "owner": "s.repository_key >= :owner || '/' AND s.repository_key < :owner || '0'",
-    "grade": "lower(g.grade) = :grade",
+    "grade": f"lower({GRADE}) = :grade",
     "license": "lower(s.license) = :license",
     "host": "s.host = :host",
-    "mentions": "EXISTS (SELECT 1 FROM mentions m WHERE m.artifact_id = a.id AND m.what = 'host' AND m.value = :mentions)",
-    "tool": "EXISTS (SELECT 1 FROM mentions m WHERE m.artifact_id = a.id AND m.what = 'tool' AND lower(m.value) = :tool)",
+    "mentions": "a.number IN (SELECT m.number FROM mentions m WHERE m.what = 'host' AND m.value = :mentions)",
+    "tool": "a.number IN (SELECT m.number FROM mentions m WHERE m.what = 'tool' AND lower(m.value) = :tool)",
 }
 """By facet; values are compared in lower case. ``0`` is the character after ``/``."""
-MENTIONED: Final = {"host": "mentions", "tool": "tool"}
-"""What the table ``mentions`` keeps -> the facet that counts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What is looked for, in the language of the database."""
+
+    fits: str
+    """All of it must be there."""
+    ranks: str
+    """Any of it raises the score, of hits that only ``head`` ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One query, as far as it decides what fits."""
+
+    words: Words | None
+    values: Mapping[str, Any]
+    """Parameters: facets in lower case, ``ruleset``, and the words."""
+    state: int
+    """Of the index that is asked."""
 
 
 class TextSearch:
@@ -68,7 +88,7 @@ class TextSearch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._kept: dict[tuple[object, ...], Counts] = {}
+        self._kept: dict[tuple[object, ...], Any] = {}
 
     def forget(self) -> None:
         """Count totals and facets anew from now on."""
@@ -83,129 +103,119 @@ class TextSearch:
             mdr.errors.StoreError: index-unreadable, database-unreachable, database-busy.
         """
         after = decode_cursor(query)
+        words = list(dict.fromkeys(tokens(query.words)))[:MAX_WORDS]
+        if query.words.strip() and not words:
+            return nothing(query)
         try:
             with self._engine.connect() as opened:
                 connection = one_state(opened)
-                words = list(dict.fromkeys(tokens(query.words)))[:MAX_WORDS]
-                match = self._match(connection, words)
-                if (words and match is None) or (query.words.strip() and not words):
-                    return nothing(query)
-                values = _values(query)
-                if match is not None:
-                    values["match"] = match
-                return self._page(connection, query, values, ruleset, after)
+                asked, counted = self._fitting(connection, query, words, ruleset)
+                return self._page(connection, query, asked, counted, after)
         except SQLAlchemyError as error:
             raise unreadable(error) from error
 
-    def _page(
-        self,
-        connection: Connection,
-        query: Query,
-        values: dict[str, Any],
-        ruleset: str,
-        after: tuple[float | None, str, str, str] | None,
-    ) -> Page:
-        total, facets = self._counts(connection, values, ruleset)
-        limit = max(1, min(query.limit, MAX_LIMIT))
-        rows = self._rows(connection, values, ruleset, after=after, limit=limit + 1)
-        last = rows[limit - 1] if len(rows) > limit else None
-        key = None if last is None else [last[name] for name in KEY]
-        return Page(
-            total=total,
-            hits=tuple(_hit(row) for row in rows[:limit]),
-            facets={name: dict(counts) for name, counts in facets.items()},
-            next_cursor=None if key is None else encode_cursor(query, key),
-        )
+    def _fitting(
+        self, connection: Connection, query: Query, words: Sequence[str], ruleset: str
+    ) -> tuple[Asked, Counted]:
+        """Count what fits; where nothing does, read unknown words as their nearest spellings."""
+        told = connection.exec_driver_sql("SELECT changes FROM registry_state WHERE id = 1")
+        state, facets = told.scalar_one(), _facets(query) | {"ruleset": ruleset}
+        asked = self._asked(self._written(words, {}), facets, state)
+        counted = self._counted(connection, asked)
+        if words and not counted.total:
+            spelled = self._remembered((state, *words), lambda: self._spelled(connection, words))
+            if spelled:
+                asked = self._asked(self._written(words, spelled), facets, state)
+                counted = self._counted(connection, asked)
+        return asked, counted
 
-    def _from(self, values: Mapping[str, Any], *, scored: bool) -> str:
-        """Return SQL for the artifacts ``a`` that fit the words, with their sources, and filters."""
-        found = "FROM artifacts a"
-        if "match" in values:
-            found = f"FROM {self._found(scored=scored)} JOIN artifacts a ON {self.joined}"
-        wanted = [FILTERS[name] for name in FACETS if name in values]
-        grades = GRADES if "grade" in values else ""
-        where = " AND ".join(["a.present", *wanted])
-        return f"{found} JOIN sources s ON s.id = a.source_id {grades} WHERE {where}"
+    def _asked(self, words: Words | None, facets: Mapping[str, Any], state: int) -> Asked:
+        said = {} if words is None else {"match": words.fits, "ranks": words.ranks}
+        return Asked(words=words, values={**facets, **said}, state=state)
 
-    def _rows(
-        self,
-        connection: Connection,
-        values: Mapping[str, Any],
-        ruleset: str,
-        *,
-        after: tuple[float | None, str, str, str] | None,
-        limit: int,
-    ) -> list[dict[str, Any]]:
-        """Find the keys of one page first, then everything about these few."""
-        given = dict(values) | {"limit": limit, "ruleset": ruleset}
-        scored = "match" in values
-        order, past = "s.host, s.repository_key, a.path", ""
-        if after is not None:
-            given |= {f"after_{name}": value for name, value in zip(KEY, after, strict=True)}
-            past = f"({order}) > (:after_host, :after_repository_key, :after_path)"
-            if scored:
-                past = f"(f.score < :after_score OR (f.score = :after_score AND {past}))"
-            past = f" AND {past}"
-        by_score, score = ("f.score DESC, ", "f.score") if scored else ("", "NULL")
-        keys = (
-            f"SELECT a.number, {score} AS score {self._from(values, scored=True)}{past} "
-            f"ORDER BY {by_score}{order} LIMIT :limit"
-        )
-        whole = (
-            "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "  # noqa: S608 - fixed words only
-            f"s.branch, s.head, g.grade, k.score FROM ({keys}) k JOIN artifacts a ON a.number = k.number "
-            f"JOIN sources s ON s.id = a.source_id {GRADES} "
-            f"ORDER BY {by_score.replace('f.', 'k.')}{order}"
-        )
-        return [dict(row) for row in connection.execute(text(whole), given).mappings()]
-
-    def _counts(self, connection: Connection, values: Mapping[str, Any], ruleset: str) -> Counts:
+    def _counted(self, connection: Connection, asked: Asked) -> Counted:
         """Count, or remember what was counted in the same state of the index."""
-        state = connection.exec_driver_sql(
-            "SELECT changes FROM registry_state WHERE id = 1"
-        ).scalar()
-        key = (state, ruleset, *sorted(values.items()))
+        key = (asked.state, *sorted(asked.values.items()))
+        everything = len(asked.values) == 1
+        return self._remembered(
+            key, lambda: count(connection, self._from(asked), asked.values, everything=everything)
+        )
+
+    def _remembered(self, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
         with self._lock:
-            kept = self._kept.get(key)
+            kept: Made | None = self._kept.get(key)
         if kept is None:
-            kept = self._count(connection, values, ruleset)
+            kept = make()
             with self._lock:
                 if len(self._kept) >= KEPT:
                     self._kept.clear()
                 self._kept[key] = kept
         return kept
 
-    def _count(self, connection: Connection, values: Mapping[str, Any], ruleset: str) -> Counts:
-        given = dict(values) | {"ruleset": ruleset}
-        fitting = (
-            f"SELECT a.id, a.source_id, a.kind, a.latest_sha256 {self._from(values, scored=False)}"
+    def _page(
+        self,
+        connection: Connection,
+        query: Query,
+        asked: Asked,
+        counted: Counted,
+        after: Cursor | None,
+    ) -> Page:
+        head = after.head if after is not None else counted.total > RANKED
+        limit = max(1, min(query.limit, MAX_LIMIT))
+        rows = self._rows(connection, asked, after=after, head=head, limit=limit + 1)
+        last = rows[limit - 1] if len(rows) > limit else None
+        key = None if last is None else [last[name] for name in KEY]
+        return Page(
+            total=counted.total,
+            hits=tuple(_hit(row) for row in rows[:limit]),
+            facets={name: dict(counts) for name, counts in counted.facets.items()},
+            next_cursor=None if key is None else encode_cursor(query, key, head=head),
         )
-        groups = connection.execute(
-            text(
-                f"SELECT a.source_id, a.kind, g.grade, count(*) FROM ({fitting}) a {GRADES} "  # noqa: S608 - fixed words
-                "GROUP BY 1, 2, 3"
-            ),
-            given,
-        ).all()
-        counters: dict[str, Counter[str]] = {name: Counter() for name in FACETS}
-        owners = _owners(connection, {row[0] for row in groups})
-        for source_id, kind, grade, count in groups:
-            told = {"kind": kind, "grade": grade, **owners[source_id]}
-            for name, value in told.items():
-                if value is not None:
-                    counters[name][value] += count
-        within = f" WHERE m.artifact_id IN (SELECT a.id {self._from(values, scored=False)})"
-        mentioned = connection.execute(
-            text(
-                f"SELECT m.what, m.value, count(*) FROM mentions m{within if values else ''} GROUP BY 1, 2"  # noqa: S608 - fixed words
-            ),
-            given,
+
+    def _from(self, asked: Asked, *, found: str | None = None, sources: bool = False) -> str:
+        """Return SQL for the artifacts ``a`` that fit the words and the filters."""
+        start = "FROM artifacts a"
+        if asked.words is not None:
+            start = f"FROM {found or self._found()} JOIN artifacts a ON {self.joined}"
+        wanted = [FILTERS[name] for name in FACETS if name in asked.values]
+        if sources or any("s." in each for each in wanted):
+            start += " JOIN sources s ON s.id = a.source_id"
+        return f"{start} WHERE {' AND '.join(['a.present', *wanted])}"
+
+    def _rows(
+        self,
+        connection: Connection,
+        asked: Asked,
+        *,
+        after: Cursor | None,
+        head: bool,
+        limit: int,
+    ) -> list[dict[str, Any]]:
+        """Find the keys of one page first, then everything about these few."""
+        given = dict(asked.values) | {"limit": limit}
+        scored = asked.words is not None
+        order, past = "s.host, s.repository_key, a.path", ""
+        if after is not None:
+            given |= {f"after_{name}": getattr(after, name) for name in KEY}
+            past = f"({order}) > (:after_host, :after_repository_key, :after_path)"
+            if scored:
+                past = f"(f.score < :after_score OR (f.score = :after_score AND {past}))"
+            else:  # says the same of an index by itself
+                past += " AND (s.host, s.repository_key) >= (:after_host, :after_repository_key)"
+            past = f" AND {past}"
+        by_score, score = ("f.score DESC, ", "f.score") if scored else ("", "NULL")
+        found = self._ranked(head=head) if scored else None
+        keys = (
+            f"SELECT a.number, {score} AS score {self._from(asked, found=found, sources=True)}{past} "
+            f"ORDER BY {by_score}{order} LIMIT :limit"
         )
-        for what, value, count in mentioned:
-            if what in MENTIONED:
-                counters[MENTIONED[what]][value] += count
-        total = sum(row[3] for row in groups)
-        return total, {name: _told(counter) for name, counter in counters.items()}
+        whole = (
+            "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "  # noqa: S608 - fixed words only
+            f"s.branch, s.head, {GRADE} AS grade_now, k.score FROM ({keys}) k "
+            "JOIN artifacts a ON a.number = k.number JOIN sources s ON s.id = a.source_id "
+            f"ORDER BY {by_score.replace('f.', 'k.')}{order}"
+        )
+        return [dict(row) for row in connection.execute(text(whole), given).mappings()]
 
     def _mentioned(self, connection: Connection, documents: Sequence[Document]) -> None:
         """Replace what the offered versions of some artifacts name."""
@@ -227,20 +237,35 @@ class TextSearch:
             [{"id": each.artifact.id, "sha256": each.sha256} for each in documents],
         )
 
-    def _match(self, connection: Connection, words: Sequence[str]) -> str | None:
-        """Write the query: every word, or its nearest spellings; ``None`` when one is unknown."""
-        parts = []
-        for word in words:
-            if self._known(connection, word):
-                parts.append(self._begins(word))
-            elif near := nearest(connection, word, self._documents):
-                parts.append(self._either(near))
-            else:
-                return None
-        return self._all(parts) if parts else None
+    def _written(self, words: Sequence[str], spelled: Mapping[str, Sequence[str]]) -> Words | None:
+        """Write the query: every word, or its nearest spellings."""
+        parts = {
+            word: self._either(spelled[word]) if word in spelled else self._begins(word)
+            for word in words
+        }
+        if not parts:
+            return None
+        longest = sorted(parts, key=len, reverse=True)[:RANKING]
+        return Words(
+            fits=self._all(list(parts.values())), ranks=self._any([parts[word] for word in longest])
+        )
 
-    def _found(self, *, scored: bool) -> str:
-        """Return SQL for a table ``f(artifact_id, score)`` of what fits ``:match``."""
+    def _spelled(self, connection: Connection, words: Sequence[str]) -> dict[str, list[str]]:
+        """Return the nearest spellings of words that no document has; none when one has none."""
+        spelled = {}
+        for word in words:
+            if not self._known(connection, word):
+                spelled[word] = nearest(connection, word, self._documents)
+                if not spelled[word]:
+                    return {}
+        return spelled
+
+    def _found(self) -> str:
+        """Return SQL for a table ``f`` of what fits ``:match``."""
+        raise NotImplementedError
+
+    def _ranked(self, *, head: bool) -> str:
+        """Return SQL for the same with a ``score``; by ``:ranks`` in all but the text when ``head``."""
         raise NotImplementedError
 
     def _known(self, connection: Connection, word: str) -> bool:
@@ -260,40 +285,20 @@ class TextSearch:
     def _all(self, parts: Sequence[str]) -> str:
         raise NotImplementedError
 
-
-def _owners(connection: Connection, source_ids: set[int]) -> dict[int, dict[str, str | None]]:
-    """Return the facets that some sources give all their artifacts."""
-    found: dict[int, dict[str, str | None]] = {}
-    ids = sorted(source_ids)
-    for start in range(0, len(ids), CHUNK):
-        columns = select(sources.c.id, sources.c.host, sources.c.repository_key, sources.c.license)
-        rows = connection.execute(columns.where(sources.c.id.in_(ids[start : start + CHUNK])))
-        found |= {
-            row.id: {
-                "owner": row.repository_key.partition("/")[0],
-                "license": row.license,
-                "host": row.host,
-            }
-            for row in rows
-        }
-    return found
+    def _any(self, parts: Sequence[str]) -> str:
+        raise NotImplementedError
 
 
-def _values(query: Query) -> dict[str, Any]:
+def _facets(query: Query) -> dict[str, Any]:
     wanted = {name: getattr(query, name) for name in FACETS}
     return {name: value.lower() for name, value in wanted.items() if value is not None}
-
-
-def _told(counter: Counter[str]) -> dict[str, int]:
-    ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ordered[:MAX_VALUES])
 
 
 def _hit(row: Mapping[str, Any]) -> Hit:
     score = None if row["score"] is None else round(float(row["score"]), 4)
     return Hit(
         artifact=artifact_of(row),
-        grade=row["grade"],
+        grade=row["grade_now"],
         sha256=row["latest_sha256"],
         score=score,
         row=row,

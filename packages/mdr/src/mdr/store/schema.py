@@ -69,10 +69,14 @@ artifacts = Table(
     Column("present", Boolean, nullable=False),
     Column("previously", Words, nullable=False, default="[]"),
     Column("mentions_of", Words),
+    Column("grade", Words),
+    Column("graded_by", Words),
     UniqueConstraint("id"),
     UniqueConstraint("source_id", "path"),
     Index(None, "source_id", "name_key"),
+    Index(None, "latest_sha256"),
 )
+"""``grade``: of the offered version by the newest ruleset that graded it, ``graded_by``; the database keeps both."""
 
 versions = Table(
     "versions",
@@ -145,9 +149,12 @@ mentions = Table(
     Column("artifact_id", Words, primary_key=True),
     Column("what", Words, primary_key=True),
     Column("value", Words, primary_key=True),
+    Column("number", Integer),
     Index(None, "what", "value"),
+    Index(None, "what", "value", "number"),
 )
-"""Hosts and tools that the latest version of an artifact names; ``what`` is ``host`` or ``tool``."""
+"""Hosts and tools that the latest version of an artifact names; ``what`` is ``host`` or ``tool``. The database
+fills in ``number``, the artifact's."""
 
 words = Table(
     "words",

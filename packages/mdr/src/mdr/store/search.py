@@ -1,9 +1,9 @@
 """Find artifacts by words, with facets and a cursor: what is asked, what is answered, and by whom.
 
 The same contract on every database (:class:`SearchIndex`): each word must fit somewhere, its beginning is
-enough, case and accents do not count; the name weighs most, then description, repository and text. A word
-that no document has is read as the nearest words that some have (:mod:`mdr.store.spelling`). Totals and
-facets are exact, over all pages.
+enough, case and accents do not count; the name weighs most, then description, repository and text, which
+ranks a thousand hits and no more. Where nothing fits, a word that no document has is read as the nearest
+words that some have (:mod:`mdr.store.spelling`). Totals and facets are exact, over all pages.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ MAX_WORDS: Final = 16
 MAX_BODY: Final = 200_000
 """Characters of a file that are searched; the audit refuses larger files anyway."""
 _TOKEN = re.compile(r"[^\W_]+", re.UNICODE)
+_ABOVE = re.compile("[\u0300-\U0010ffff]+")
+"""Where combining characters are; they are looked for nowhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +132,11 @@ def fold(text: str) -> str:
     lower = text.lower()
     if lower.isascii():
         return lower
-    parts = unicodedata.normalize("NFD", lower)
-    return "".join(char for char in parts if not unicodedata.combining(char))
+    return _ABOVE.sub(_without_marks, unicodedata.normalize("NFD", lower))
+
+
+def _without_marks(found: re.Match[str]) -> str:
+    return "".join(char for char in found[0] if not unicodedata.combining(char))
 
 
 def tokens(text: str) -> list[str]:
@@ -149,14 +154,26 @@ def nothing(query: Query) -> Page:
     return Page(total=0, hits=(), facets={name: {} for name in FACETS}, next_cursor=None)
 
 
-def encode_cursor(query: Query, key: Sequence[object]) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """The last hit before a page."""
+
+    score: float | None
+    host: str
+    repository_key: str
+    path: str
+    head: bool
+    """Whether the text was left out of the score, which pages of one search must agree on."""
+
+
+def encode_cursor(query: Query, key: Sequence[object], *, head: bool = False) -> str:
     """Write where a page ended: the sort key of its last hit, and which query it belongs to."""
-    words = json.dumps({"after": list(key), "of": _mark(query)}).encode()
+    words = json.dumps({"after": list(key), "of": _mark(query, head=head)}).encode()
     return base64.urlsafe_b64encode(words).decode("ascii").rstrip("=")
 
 
-def decode_cursor(query: Query) -> tuple[float | None, str, str, str] | None:
-    """Read (score, host, repository, path) of the last hit before the page.
+def decode_cursor(query: Query) -> Cursor | None:
+    """Read the last hit before the page.
 
     Raises:
         mdr.errors.UsageError: bad-cursor.
@@ -173,8 +190,10 @@ def decode_cursor(query: Query) -> tuple[float | None, str, str, str] | None:
         )
         finite = isinstance(score, float) and math.isfinite(score)
         scored = finite if tokens(query.words) else score is None
-        if texts and scored and found["of"] == _mark(query):
-            return score, host, repository, path
+        marks = {_mark(query, head=each): each for each in (False, True)}
+        if texts and scored and found["of"] in marks:
+            head = marks[found["of"]]
+            return Cursor(score=score, host=host, repository_key=repository, path=path, head=head)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise UsageError(
@@ -184,6 +203,6 @@ def decode_cursor(query: Query) -> tuple[float | None, str, str, str] | None:
     )
 
 
-def _mark(query: Query) -> str:
+def _mark(query: Query, *, head: bool) -> str:
     asked = [query.words, *(getattr(query, name) for name in FACETS)]
-    return sha256(json.dumps(asked).encode())[:8]
+    return sha256(json.dumps(asked).encode())[:8] + ("h" if head else "")

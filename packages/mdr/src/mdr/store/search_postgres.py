@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = "{0.1, 0.3, 0.4, 1.0}"
 """Of text, repository, description and name."""
+NOTHING, HEAD, ALL = 0, 1, 2
+"""What ranks: neither, all but the text, everything; the words that rank are one query, joined by *or*."""
 MAX_POSITION: Final = 16_383
 MAX_PLACES: Final = 255
 """Places of one word that are kept; the server has room for so many."""
@@ -54,31 +56,26 @@ class PostgresSearch(TextSearch):
         add_words(connection, {word for _, places in vectors for word in places})
         self._mentioned(connection, ordered)
 
-    def _found(self, *, scored: bool) -> str:
-        score = (
-            f"CAST(ts_rank('{WEIGHTS}', content, CAST(:match AS tsquery)) AS double precision)"
-            if scored
-            else "0"
-        )
-        return (
-            f"(SELECT artifact_id, {score} AS score FROM search_documents "  # noqa: S608 - fixed words
-            "WHERE content @@ CAST(:match AS tsquery)) f"
-        )
+    def _found(self) -> str:
+        return _found(NOTHING)
+
+    def _ranked(self, *, head: bool) -> str:
+        return _found(HEAD if head else ALL)
 
     def _known(self, connection: Connection, word: str) -> bool:
-        statement = "SELECT 1 FROM search_documents WHERE content @@ CAST(:word AS tsquery) LIMIT 1"
-        return (
-            connection.execute(text(statement), {"word": self._begins(word)}).scalar() is not None
-        )
+        return self._has(connection, [self._begins(word)])[0] > 0
 
     def _documents(self, connection: Connection, terms: Sequence[str]) -> Mapping[str, int]:
+        numbers = self._has(connection, [f"'{each}'" for each in terms])
+        return {term: number for term, number in zip(terms, numbers, strict=True) if number}
+
+    def _has(self, connection: Connection, queries: Sequence[str]) -> list[int]:
+        """Count the documents of several queries."""
         statement = (
-            "SELECT t.term, (SELECT count(*) FROM search_documents "
-            "WHERE content @@ CAST(quote_literal(t.term) AS tsquery)) AS documents "
-            "FROM unnest(CAST(:terms AS text[])) AS t(term)"
+            f"SELECT (SELECT count(*) FROM {_found(NOTHING, 'CAST(q.words AS tsquery)')}) "  # noqa: S608 - fixed words
+            "FROM unnest(CAST(:queries AS text[])) WITH ORDINALITY AS q(words, number) ORDER BY q.number"
         )
-        rows = connection.execute(text(statement), {"terms": list(terms)})
-        return {row.term: row.documents for row in rows if row.documents}
+        return list(connection.execute(text(statement), {"queries": list(queries)}).scalars())
 
     def _begins(self, word: str) -> str:
         return f"'{word[:MAX_LENGTH]}':*"
@@ -88,6 +85,14 @@ class PostgresSearch(TextSearch):
 
     def _all(self, parts: Sequence[str]) -> str:
         return " & ".join(parts)
+
+    def _any(self, parts: Sequence[str]) -> str:
+        return " | ".join(parts)
+
+
+def _found(parts: int, fits: str = "CAST(:match AS tsquery)") -> str:
+    ranks = fits if parts == NOTHING else "CAST(:ranks AS tsquery)"
+    return f"search_found({fits}, {ranks}, '{WEIGHTS}', {parts}) f"
 
 
 def _places(document: Document) -> dict[str, list[str]]:

@@ -52,9 +52,18 @@ class SqliteSearch(TextSearch):
         )
         self._mentioned(connection, documents)
 
-    def _found(self, *, scored: bool) -> str:
-        score = "-bm25(search, 0.0, 10.0, 4.0, 3.0, 1.0)" if scored else "0"
-        return f"(SELECT rowid AS number, {score} AS score FROM search WHERE search MATCH :match LIMIT -1) f"  # noqa: S608 - fixed words; the limit keeps it a table of its own
+    def _found(self) -> str:
+        return "(SELECT rowid AS number FROM search WHERE search MATCH :match LIMIT -1) f"  # the limit keeps it a table of its own
+
+    def _ranked(self, *, head: bool) -> str:
+        scored = "SELECT rowid AS number, -bm25(search, 0.0, 10.0, 4.0, 3.0, 1.0) AS score FROM search WHERE search MATCH"
+        if not head:
+            return f"({scored} :match LIMIT -1) f"
+        heads = f"({scored} '{{name description repository}} : (' || :ranks || ')' LIMIT -1)"
+        return (
+            f"(SELECT f.number, coalesce(h.score, 0.0) AS score FROM {self._found()} "  # noqa: S608 - fixed words
+            f"LEFT JOIN {heads} h ON h.number = f.number) f"
+        )
 
     def _known(self, connection: Connection, word: str) -> bool:
         statement = "SELECT 1 FROM search_words WHERE term >= :low AND term < :high LIMIT 1"
@@ -74,6 +83,9 @@ class SqliteSearch(TextSearch):
 
     def _all(self, parts: Sequence[str]) -> str:
         return " AND ".join(parts)
+
+    def _any(self, parts: Sequence[str]) -> str:
+        return " OR ".join(parts)
 
 
 def _split(name: str) -> str:
