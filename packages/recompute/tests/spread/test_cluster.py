@@ -227,3 +227,33 @@ def test_the_command_says_what_is_missing_where_dask_is_not_installed(tmp_path: 
     document = json.loads(answer.stdout)
     assert document["code"] == "cluster-extra"
     assert "megatron-recompute[cluster]" in document["hint"]
+
+
+class Slow:
+    """An answer that is complete by the end of a wait which was too short for it, and its client."""
+
+    def __init__(self, status: str, answer: int | Exception) -> None:
+        self.status, self.answer, self.waits = status, answer, 0
+
+    def result(self, timeout: float | None = None) -> int:
+        self.waits += 1
+        if self.waits == 1:
+            raise TimeoutError("timed out after 2 s.")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def nthreads(self) -> dict[str, int]:
+        return {"worker": 1}
+
+
+def test_an_answer_that_arrives_as_the_wait_ends_is_taken() -> None:
+    slow = Slow("finished", 7)
+    assert module._Watched(slow, slow, lambda: False).result() == 7
+
+
+@pytest.mark.parametrize("own", [TimeoutError("of the work"), ValueError("of the work")])
+def test_an_error_that_arrives_as_the_wait_ends_is_the_works_own(own: Exception) -> None:
+    slow = Slow("error", own)
+    with pytest.raises(type(own), match="of the work"):
+        module._Watched(slow, slow, lambda: False).result()

@@ -162,9 +162,9 @@ class _Watched:
         while empty < PATIENCE and not self._is_given_up():
             try:
                 return self._future.result(timeout=LOOK_SECONDS)
-            except TimeoutError:
-                if self._future.done():
-                    raise  # the work's own
+            except TimeoutError:  # of the wait, or the work's own
+                if self._future.status == "error":
+                    return self._future.result()
             empty = 0 if self._client.nthreads() else empty + 1
         raise WorkersGoneError
 
