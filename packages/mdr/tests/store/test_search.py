@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mdr.artifact.types import Artifact, Kind
 from mdr.digest import sha256
 from mdr.errors import UsageError
+from mdr.store import finding
 from mdr.store.engine import open_database, writing
 from mdr.store.recording import ensure_source, record
 from mdr.store.rows import Grade, NewArtifact, NewLine, NewVersion
@@ -234,6 +235,75 @@ def test_a_cursor_with_the_right_mark_and_odd_contents_is_refused(
         with pytest.raises(UsageError) as caught:
             search.search(Query(words=words, cursor=cursor), "r1")
         assert caught.value.code == "bad-cursor"
+
+
+@pytest.fixture
+def head_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search has more hits than the text ranks."""
+    monkeypatch.setattr(finding, "RANKED", 0)
+
+
+@pytest.mark.usefixtures("head_only")
+def test_of_many_hits_the_text_finds_and_the_rest_ranks(search: SearchIndex) -> None:
+    assert names(search, "recompute") == ["recompute", "pdf-forms"]
+    first, last = search.search(Query(words="recompute"), "r1").hits
+    assert first.score is not None
+    assert first.score > 0
+    assert last.score == 0
+    assert names(search, "activation licences") == ["a"]
+    assert names(search, "recomptue")[0] == "recompute"
+    assert names(search, "nothing") == ["a"]
+    assert names(search, "tools", owner="acme", grade="b") == ["pdf-forms"]
+
+
+@pytest.mark.usefixtures("head_only")
+@pytest.mark.parametrize("words", ["acme", "a", "recompute", "activation"])
+def test_cursors_of_many_hits_walk_through_everything_once(
+    search: SearchIndex, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [hit.artifact.id for hit in search.search(Query(words=words), "r1").hits]
+    first = search.search(Query(words=words, limit=1), "r1")
+    monkeypatch.setattr(finding, "RANKED", 1_000)  # as if most of them had gone meanwhile
+    seen, cursor = [hit.artifact.id for hit in first.hits], first.next_cursor
+    while cursor is not None:
+        page = search.search(Query(words=words, limit=1, cursor=cursor), "r1")
+        seen += [hit.artifact.id for hit in page.hits]
+        cursor = page.next_cursor
+    assert seen == whole
+
+
+def test_a_word_that_begins_another_asks_nothing_more(search: SearchIndex) -> None:
+    both, one = (
+        search.search(Query(words=each), "r1") for each in ("act activation", "activation")
+    )
+    assert [hit.artifact.id for hit in both.hits] == [hit.artifact.id for hit in one.hits]
+    assert both.facets == one.facets
+    assert names(search, "act a mem") == ["recompute"]
+
+
+def test_where_something_fits_no_word_is_respelled(search: SearchIndex) -> None:
+    assert names(search, "form", kind="instructions") == []  # a word that exists is meant
+    assert names(search, "fprms") == names(search, "forms") == ["pdf-forms"]
+    assert names(search, "fprms", kind="instructions") == []
+
+
+def test_of_each_facet_the_hundred_most_frequent_values_are_told(
+    search: SearchIndex, tmp_path: Path, database: str | None
+) -> None:
+    engine = open_database(tmp_path, create=False, address=database)
+    assert engine is not None
+    hits = search.search(Query(), "r1").hits
+    with writing(engine) as connection:
+        for number, hit in enumerate(hits):
+            many = tuple(f"Tool{each:03}" for each in range(number, 105))
+            document = Document(artifact=hit.artifact, text="x", tools=many)
+            search.refresh(connection, [document])
+        changed(connection)
+    engine.dispose()
+    tools = search.search(Query(), "r1").facets["tool"]
+    assert list(tools.items()) == [(f"Tool{each:03}", 4) for each in range(3, 103)]
+    found = search.search(Query(words="x"), "r1").facets["tool"]
+    assert list(found.items()) == list(tools.items())
 
 
 def test_a_word_said_often_is_one_word(search: SearchIndex) -> None:

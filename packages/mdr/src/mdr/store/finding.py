@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -49,7 +49,9 @@ RANKING: Final = 4
 FILTERS: Final = {
     "kind": "a.kind = :kind",
     "owner": "s.repository_key >= :owner || '/' AND s.repository_key < :owner || '0'",
-    "grade": f"lower({GRADE}) = :grade",
+    "grade": "(a.graded_by = :ruleset AND a.grade = upper(:grade) OR a.graded_by <> :ruleset AND EXISTS ("
+    "SELECT 1 FROM grades g WHERE g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset "
+    "AND g.grade = upper(:grade)))",
     "license": "lower(s.license) = :license",
     "host": "s.host = :host",
     "mentions": "a.number IN (SELECT m.number FROM mentions m WHERE m.what = 'host' AND m.value = :mentions)",
@@ -64,8 +66,10 @@ class Words:
 
     fits: str
     """All of it must be there."""
+    any: str
+    """Any of it raises the score."""
     ranks: str
-    """Any of it raises the score, of hits that only ``head`` ranks."""
+    """What raises the score of hits that only ``head`` ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +85,6 @@ class Asked:
 
 class TextSearch:
     """Answers queries; a subclass says how words are matched."""
-
-    joined: ClassVar[str]
-    """SQL that joins ``f`` to ``a``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -103,7 +104,7 @@ class TextSearch:
             mdr.errors.StoreError: index-unreadable, database-unreachable, database-busy.
         """
         after = decode_cursor(query)
-        words = list(dict.fromkeys(tokens(query.words)))[:MAX_WORDS]
+        words = _longest(tokens(query.words))
         if query.words.strip() and not words:
             return nothing(query)
         try:
@@ -130,7 +131,9 @@ class TextSearch:
         return asked, counted
 
     def _asked(self, words: Words | None, facets: Mapping[str, Any], state: int) -> Asked:
-        said = {} if words is None else {"match": words.fits, "ranks": words.ranks}
+        said = (
+            {} if words is None else {"match": words.fits, "any": words.any, "ranks": words.ranks}
+        )
         return Asked(words=words, values={**facets, **said}, state=state)
 
     def _counted(self, connection: Connection, asked: Asked) -> Counted:
@@ -176,7 +179,7 @@ class TextSearch:
         """Return SQL for the artifacts ``a`` that fit the words and the filters."""
         start = "FROM artifacts a"
         if asked.words is not None:
-            start = f"FROM {found or self._found()} JOIN artifacts a ON {self.joined}"
+            start = f"FROM {found or self._found()}"
         wanted = [FILTERS[name] for name in FACETS if name in asked.values]
         if sources or any("s." in each for each in wanted):
             start += " JOIN sources s ON s.id = a.source_id"
@@ -193,27 +196,22 @@ class TextSearch:
     ) -> list[dict[str, Any]]:
         """Find the keys of one page first, then everything about these few."""
         given = dict(asked.values) | {"limit": limit}
-        scored = asked.words is not None
-        order, past = "s.host, s.repository_key, a.path", ""
+        order = "k.host, k.repository_key, k.path"
+        found, score = self._ranked(head=head) if asked.words is not None else (None, "NULL")
+        by_score, past = ("", "") if asked.words is None else ("k.score DESC, ", "")
         if after is not None:
             given |= {f"after_{name}": getattr(after, name) for name in KEY}
-            past = f"({order}) > (:after_host, :after_repository_key, :after_path)"
-            if scored:
-                past = f"(f.score < :after_score OR (f.score = :after_score AND {past}))"
-            else:  # says the same of an index by itself
-                past += " AND (s.host, s.repository_key) >= (:after_host, :after_repository_key)"
-            past = f" AND {past}"
-        by_score, score = ("f.score DESC, ", "f.score") if scored else ("", "NULL")
-        found = self._ranked(head=head) if scored else None
-        keys = (
-            f"SELECT a.number, {score} AS score {self._from(asked, found=found, sources=True)}{past} "
-            f"ORDER BY {by_score}{order} LIMIT :limit"
+            past = f"WHERE {_past(order, scored=asked.words is not None)}"
+        held = (
+            f"SELECT a.number, {score} AS score, s.host, s.repository_key, a.path "
+            f"{self._from(asked, found=found, sources=True)}"
         )
+        keys = f"SELECT * FROM ({held}) k {past} ORDER BY {by_score}{order} LIMIT :limit"  # noqa: S608 - fixed words only
         whole = (
             "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "  # noqa: S608 - fixed words only
             f"s.branch, s.head, {GRADE} AS grade_now, k.score FROM ({keys}) k "
             "JOIN artifacts a ON a.number = k.number JOIN sources s ON s.id = a.source_id "
-            f"ORDER BY {by_score.replace('f.', 'k.')}{order}"
+            f"ORDER BY {by_score}{order}"
         )
         return [dict(row) for row in connection.execute(text(whole), given).mappings()]
 
@@ -247,7 +245,9 @@ class TextSearch:
             return None
         longest = sorted(parts, key=len, reverse=True)[:RANKING]
         return Words(
-            fits=self._all(list(parts.values())), ranks=self._any([parts[word] for word in longest])
+            fits=self._all(list(parts.values())),
+            any=self._any(list(parts.values())),
+            ranks=self._any([parts[word] for word in longest]),
         )
 
     def _spelled(self, connection: Connection, words: Sequence[str]) -> dict[str, list[str]]:
@@ -261,11 +261,11 @@ class TextSearch:
         return spelled
 
     def _found(self) -> str:
-        """Return SQL for a table ``f`` of what fits ``:match``."""
+        """Return SQL for the artifacts ``a`` that fit ``:match``."""
         raise NotImplementedError
 
-    def _ranked(self, *, head: bool) -> str:
-        """Return SQL for the same with a ``score``; by ``:ranks`` in all but the text when ``head``."""
+    def _ranked(self, *, head: bool) -> tuple[str, str]:
+        """Return SQL for the same and for its score: that of ``:ranks`` in all but the text when ``head``."""
         raise NotImplementedError
 
     def _known(self, connection: Connection, word: str) -> bool:
@@ -287,6 +287,23 @@ class TextSearch:
 
     def _any(self, parts: Sequence[str]) -> str:
         raise NotImplementedError
+
+
+def _longest(words: Sequence[str]) -> list[str]:
+    """Return each word once, and none that begins another: what fits that one fits this."""
+    once = list(dict.fromkeys(words))[:MAX_WORDS]
+    return [
+        word for word in once if not any(each != word and each.startswith(word) for each in once)
+    ]
+
+
+def _past(order: str, *, scored: bool) -> str:
+    """Write SQL for what comes after a cursor."""
+    past = f"({order}) > (:after_host, :after_repository_key, :after_path)"
+    if scored:
+        return f"(k.score < :after_score OR (k.score = :after_score AND {past}))"
+    # The second says nothing new, but an index knows it.
+    return f"{past} AND (k.host, k.repository_key) >= (:after_host, :after_repository_key)"
 
 
 def _facets(query: Query) -> dict[str, Any]:

@@ -98,11 +98,14 @@ def postgres_engine(text: str, pool: Pool, *, read_only: bool) -> Engine:
             "statement_timeout": f"{pool.statement_seconds}s",
             "idle_in_transaction_session_timeout": f"{IDLE_TRANSACTION_SECONDS}s",
             "timezone": "UTC",
+            "jit": "off",  # compiling takes longer than any query of ours
+            "max_parallel_workers_per_gather": "0",  # starting them does, too
             "default_transaction_read_only": "on" if read_only else "off",
         }
         connection.autocommit = True
-        for name, value in settings.items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        each = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+        values = [word for setting in settings.items() for word in setting]
+        connection.execute(f"SELECT {each}", values)
         connection.autocommit = False
 
     event.listen(engine, "do_connect", connect)

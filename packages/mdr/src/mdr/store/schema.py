@@ -152,6 +152,7 @@ mentions = Table(
     Column("number", Integer),
     Index(None, "what", "value"),
     Index(None, "what", "value", "number"),
+    Index(None, "number", "what", "value"),
 )
 """Hosts and tools that the latest version of an artifact names; ``what`` is ``host`` or ``tool``. The database
 fills in ``number``, the artifact's."""

@@ -8,7 +8,7 @@ and paths.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 WEIGHTS: Final = "{0.1, 0.3, 0.4, 1.0}"
 """Of text, repository, description and name."""
-NOTHING, HEAD, ALL = 0, 1, 2
-"""What ranks: neither, all but the text, everything; the words that rank are one query, joined by *or*."""
+JOINED: Final = "JOIN artifacts a ON a.number = f.number"
 MAX_POSITION: Final = 16_383
 MAX_PLACES: Final = 255
 """Places of one word that are kept; the server has room for so many."""
@@ -36,8 +35,6 @@ MAX_LENGTH: Final = 500
 
 class PostgresSearch(TextSearch):
     """Implements :class:`mdr.store.search.SearchIndex`."""
-
-    joined: ClassVar[str] = "a.id = f.artifact_id"
 
     def refresh(self, connection: Connection, documents: Sequence[Document]) -> None:
         """Replace documents, in the order of their ids, as every writer does."""
@@ -57,10 +54,14 @@ class PostgresSearch(TextSearch):
         self._mentioned(connection, ordered)
 
     def _found(self) -> str:
-        return _found(NOTHING)
+        return f"{_found()} {JOINED}"
 
-    def _ranked(self, *, head: bool) -> str:
-        return _found(HEAD if head else ALL)
+    def _ranked(self, *, head: bool) -> tuple[str, str]:
+        if head:
+            return f"{_found(scored=True)} {JOINED}", "f.score"
+        texts = "JOIN search_documents d ON d.artifact_id = a.id"
+        score = f"ts_rank('{WEIGHTS}', d.content, CAST(:any AS tsquery))"
+        return f"{_found()} {JOINED} {texts}", f"CAST({score} AS double precision)"
 
     def _known(self, connection: Connection, word: str) -> bool:
         return self._has(connection, [self._begins(word)])[0] > 0
@@ -72,7 +73,7 @@ class PostgresSearch(TextSearch):
     def _has(self, connection: Connection, queries: Sequence[str]) -> list[int]:
         """Count the documents of several queries."""
         statement = (
-            f"SELECT (SELECT count(*) FROM {_found(NOTHING, 'CAST(q.words AS tsquery)')}) "  # noqa: S608 - fixed words
+            f"SELECT (SELECT count(*) FROM {_found('CAST(q.words AS tsquery)')}) "  # noqa: S608 - fixed words
             "FROM unnest(CAST(:queries AS text[])) WITH ORDINALITY AS q(words, number) ORDER BY q.number"
         )
         return list(connection.execute(text(statement), {"queries": list(queries)}).scalars())
@@ -90,9 +91,10 @@ class PostgresSearch(TextSearch):
         return " | ".join(parts)
 
 
-def _found(parts: int, fits: str = "CAST(:match AS tsquery)") -> str:
-    ranks = fits if parts == NOTHING else "CAST(:ranks AS tsquery)"
-    return f"search_found({fits}, {ranks}, '{WEIGHTS}', {parts}) f"
+def _found(fits: str = "CAST(:match AS tsquery)", *, scored: bool = False) -> str:
+    """Return SQL for what fits, with a score by :ranks in all but the text when ``scored``."""
+    ranks = "CAST(:ranks AS tsquery)" if scored else fits
+    return f"search_found({fits}, {ranks}, '{WEIGHTS}', {str(scored).lower()}) f"
 
 
 def _places(document: Document) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import bindparam, text
 
@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from mdr.store.search import Document
 
 
+FOUND: Final = "(SELECT rowid AS number FROM search WHERE search MATCH :match LIMIT -1)"
+"""The limit keeps it a table of its own."""
+SCORED: Final = "SELECT rowid AS number, -bm25(search, 0.0, 10.0, 4.0, 3.0, 1.0) AS score FROM search WHERE search MATCH"
+JOINED: Final = "JOIN artifacts a ON a.number = f.number"
+
+
 class SqliteSearch(TextSearch):
     """Implements :class:`mdr.store.search.SearchIndex`; ``rowid`` is the artifact's number."""
-
-    joined: ClassVar[str] = "a.number = f.number"
 
     def refresh(self, connection: Connection, documents: Sequence[Document]) -> None:
         """Replace documents."""
@@ -53,16 +57,15 @@ class SqliteSearch(TextSearch):
         self._mentioned(connection, documents)
 
     def _found(self) -> str:
-        return "(SELECT rowid AS number FROM search WHERE search MATCH :match LIMIT -1) f"  # the limit keeps it a table of its own
+        return f"{FOUND} f {JOINED}"
 
-    def _ranked(self, *, head: bool) -> str:
-        scored = "SELECT rowid AS number, -bm25(search, 0.0, 10.0, 4.0, 3.0, 1.0) AS score FROM search WHERE search MATCH"
+    def _ranked(self, *, head: bool) -> tuple[str, str]:
         if not head:
-            return f"({scored} :match LIMIT -1) f"
-        heads = f"({scored} '{{name description repository}} : (' || :ranks || ')' LIMIT -1)"
+            return f"({SCORED} :match LIMIT -1) f {JOINED}", "f.score"
+        heads = f"({SCORED} '{{name description repository}} : (' || :ranks || ')' LIMIT -1)"
         return (
-            f"(SELECT f.number, coalesce(h.score, 0.0) AS score FROM {self._found()} "  # noqa: S608 - fixed words
-            f"LEFT JOIN {heads} h ON h.number = f.number) f"
+            f"{FOUND} f LEFT JOIN {heads} r ON r.number = f.number {JOINED}",
+            "coalesce(r.score, 0.0)",
         )
 
     def _known(self, connection: Connection, word: str) -> bool:

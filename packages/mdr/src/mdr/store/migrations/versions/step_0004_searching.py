@@ -6,8 +6,8 @@ and writes on: the databases themselves keep what it does not know of.
 * ``artifacts.grade`` and ``graded_by``: what the newest ruleset says of the offered version;
 * ``mentions.number``: the artifact's number, quicker to compare than its id;
 * SQLite: an index of beginnings of one to three letters;
-* PostgreSQL: ``search_documents.head``, the words of name, description and repository alone, which rank
-  without the text being unpacked, and a function that never reads all texts in order: the planner believes
+* PostgreSQL: ``search_documents.number`` as above, ``head``, the words of name, description and repository
+  alone, which rank without the text being unpacked, and a function that never reads all texts in order: the planner believes
   that to be cheap, since it does not know that each must be unpacked.
 """
 
@@ -34,6 +34,7 @@ def upgrade() -> None:
     op.add_column("mentions", sa.Column("number", sa.Integer))
     op.execute("UPDATE mentions SET number = (SELECT a.number FROM artifacts a WHERE a.id = artifact_id)")  # fmt: skip
     op.create_index("ix_mentions_what_value_number", "mentions", ["what", "value", "number"])
+    op.create_index("ix_mentions_number_what_value", "mentions", ["number", "what", "value"])
     if op.get_bind().dialect.name == "sqlite":
         _sqlite()
     else:
@@ -115,28 +116,31 @@ def _postgresql() -> None:
         "FOR EACH ROW EXECUTE FUNCTION grades_kept()"
     )
     op.execute(
-        "CREATE FUNCTION mentions_numbered() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
-        "SELECT a.number INTO NEW.number FROM artifacts a WHERE a.id = NEW.artifact_id; "
-        "RETURN NEW; END$$"
-    )
-    op.execute(
-        "CREATE TRIGGER mentions_numbered BEFORE INSERT ON mentions FOR EACH ROW "
-        "WHEN (NEW.number IS NULL) EXECUTE FUNCTION mentions_numbered()"
-    )
-    op.execute(
-        "ALTER TABLE search_documents ADD COLUMN head tsvector "
+        "ALTER TABLE search_documents ADD COLUMN number integer, ADD COLUMN head tsvector "
         "GENERATED ALWAYS AS (ts_filter(content, '{a,b,c}')) STORED"
     )
+    op.execute(
+        "UPDATE search_documents SET number = a.number FROM artifacts a WHERE a.id = artifact_id"
+    )
+    for table in ("mentions", "search_documents"):
+        op.execute(
+            f"CREATE FUNCTION {table}_numbered() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "  # noqa: S608 - fixed words
+            "SELECT a.number INTO NEW.number FROM artifacts a WHERE a.id = NEW.artifact_id; "
+            "RETURN NEW; END$$"
+        )
+        op.execute(
+            f"CREATE TRIGGER {table}_numbered BEFORE INSERT ON {table} FOR EACH ROW "
+            f"WHEN (NEW.number IS NULL) EXECUTE FUNCTION {table}_numbered()"
+        )
     _found()
 
 
 def _found() -> None:
-    """Make the function that finds by the index alone. ``parts``: what ranks, 0 nothing, 1 head, 2 all."""
+    """Make the function that finds by the index alone, and scores by ``head`` when so told."""
     op.execute(
-        "CREATE FUNCTION search_found(fits tsquery, ranks tsquery, weights real[], parts integer) "
-        "RETURNS TABLE (artifact_id text, score double precision) "
+        "CREATE FUNCTION search_found(fits tsquery, ranks tsquery, weights real[], scored boolean) "
+        "RETURNS TABLE (number integer, score double precision) "
         "LANGUAGE sql STABLE ROWS 1000 SET enable_seqscan = off AS $$"
-        "SELECT d.artifact_id, CASE parts WHEN 0 THEN 0 "
-        "WHEN 1 THEN ts_rank(weights, d.head, ranks) ELSE ts_rank(weights, d.content, ranks) "
-        "END::double precision FROM search_documents d WHERE d.content @@ fits$$"
+        "SELECT d.number, CASE WHEN scored THEN ts_rank(weights, d.head, ranks) ELSE 0 END"
+        "::double precision FROM search_documents d WHERE d.content @@ fits$$"
     )
