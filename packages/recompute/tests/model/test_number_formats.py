@@ -158,3 +158,33 @@ def test_per_tensor_scaling_allocates_each_experts_copy_alone() -> None:
         assert op.quantized is not None
         kept[recipe] = op.quantized.size / op.weights
     assert kept["tensorwise"] > 1.2 * kept["blockwise"]
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "delayed", "blockwise"])
+def test_the_norm_runs_back_before_its_linear_lets_go(recipe: str) -> None:
+    """Its input's gradient is made beside the quantized gradients; the quantized input is gone by then."""
+    tape = tape_of("attention+mlp", **FORMAT_FIELDS[recipe])
+    first, second = op_of(tape, "mlp.linear_fc1"), op_of(tape, "mlp.linear_fc2")
+    assert (first.norm_inside, second.norm_inside) == (True, False)
+    kept = FORMATS[recipe]
+    out = sum(tensor.size for tensor in first.writes) // 2
+    gradients = 2 * (int(out * kept.element) + kept.constant)
+    assert first.quantized is not None
+    stream = tape.inputs[0].size
+    assert first.backward_workspace == gradients + stream - first.quantized.size
+    assert first.quantized.size < stream
+
+
+def test_a_norm_that_is_a_module_of_its_own_runs_back_alone() -> None:
+    tape = tape_of("attention+moe", **FORMAT_FIELDS["tensorwise"])
+    assert not any(op.norm_inside for op in tape.ops if op.name.startswith("mlp."))
+
+
+@pytest.mark.parametrize("recipe", FORMATS)
+def test_which_copies_of_weights_a_forward_without_gradients_frees(recipe: str) -> None:
+    tape = tape_of("attention+mlp", **FORMAT_FIELDS[recipe])
+    freed = {op.name: op.remade for op in tape.ops if op.remade}
+    scaled = recipe not in ("tensorwise", "delayed")
+    assert set(freed) == ({"self_attention.linear_qkv", "mlp.linear_fc1"} if scaled else set())
+    for name, size in freed.items():
+        assert size * 2 == op_of(tape, name).weight_cache

@@ -90,6 +90,10 @@ class Op:
     """The parameters are routed experts': sharded and reduced over the expert groups."""
     weight_cache: int = 0
     """Bytes of the parameters' copies in the format of the GEMM, held by the module for good."""
+    remade: int = 0
+    """Bytes of those copies that a forward without gradients frees and the next backward makes again."""
+    norm_inside: bool = False
+    """A linear whose module holds the norm in front of it as well: one backward runs both."""
     retains: tuple[str, ...] = ()
     """Written tensors that the module object holds until its next forward replaces them. At the start
     of a step they are part of what is allocated, so the first forward in flight adds nothing for

@@ -5,6 +5,8 @@ T tokens before sequence parallelism, S after it, H hidden, N output width on th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from recompute.config.schema import ModelConfig
 from recompute.model.shape import Shape
 from recompute.model.tape import Link, Op, OpClass, Tensor
@@ -179,9 +181,10 @@ def normed_column_linear(
     module: the ``layernorm`` label finds no norm to discard there.
     """
     normed = f"{norm_name}.output"
+    linear = column_linear(name, normed, target, shape=shape, width=width, bias=bias)
     return (
         norm(norm_name, source, normed, model=model, shape=shape),
-        column_linear(name, normed, target, shape=shape, width=width, bias=bias),
+        replace(linear, norm_inside=not shape.local),
     )
 
 

@@ -32,6 +32,12 @@ class Format:
     """Weights are stored row-wise and column-wise on every GPU; without, only before Blackwell."""
     align: int
     """Tokens of one expert are filled up to a multiple of this."""
+    frees_layout: bool
+    """A weight's column-wise copy is freed when a forward without gradients quantizes the weight again
+    and does not ask for it (TransformerEngine v2.20 transformer_engine/pytorch/csrc/quantizer.cpp
+    ``convert_and_update_tensor``). The module of norm and linear does not ask for it under a
+    checkpoint; a linear of its own and grouped ones do (``is_fp8_activation_recompute_enabled``). Tensors
+    with one scale keep theirs, as measured."""
     together: bool
     """Copies of all experts' inputs are one allocation (TransformerEngine v2.18
     transformer_engine/pytorch/csrc/extensions/cast.cpp split_quantize)."""
@@ -39,22 +45,43 @@ class Format:
 
 FORMATS: Final[dict[str, Format]] = {
     "delayed": Format(
-        element=Fraction(1), constant=4, both_layouts=False, align=16, together=False
+        element=Fraction(1),
+        constant=4,
+        both_layouts=False,
+        align=16,
+        frees_layout=False,
+        together=False,
     ),
     "tensorwise": Format(
-        element=Fraction(1), constant=4, both_layouts=False, align=16, together=False
+        element=Fraction(1),
+        constant=4,
+        both_layouts=False,
+        align=16,
+        frees_layout=False,
+        together=False,
     ),
     "blockwise": Format(
-        element=1 + Fraction(4, 128), constant=0, both_layouts=True, align=16, together=True
+        element=1 + Fraction(4, 128),
+        constant=0,
+        both_layouts=True,
+        align=16,
+        frees_layout=True,
+        together=True,
     ),
     "mxfp8": Format(
-        element=1 + Fraction(1, 32), constant=0, both_layouts=True, align=32, together=True
+        element=1 + Fraction(1, 32),
+        constant=0,
+        both_layouts=True,
+        align=32,
+        frees_layout=True,
+        together=True,
     ),
     "nvfp4": Format(
         element=Fraction(1, 2) + Fraction(1, 16),
         constant=4,
         both_layouts=True,
         align=32,
+        frees_layout=True,
         together=True,
     ),
 }
@@ -114,16 +141,34 @@ def _narrow(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: in
         )
         saved = op.weights * cut(*pieces)
     gradient = sum(2 * _bytes(kept, tensor.size // shape.act) for tensor in op.writes)
+    elements_of_weight = op.weight_bytes // shape.act
+    freed = op.norm_inside and kept.frees_layout and not _stored_narrow(model)
     delayed = model.fp8 is not None and model.fp8_recipe == "delayed"
     original = op.name in KEEP_ORIGINAL and not delayed
     return replace(
         op,
         saves=op.saves if original else (),
         quantized=None if original else Tensor(name=f"{op.name}.quantized_input", size=saved),
-        weight_cache=_weight_cache(model, shape, kept, op.weight_bytes // shape.act),
+        weight_cache=_weight_cache(model, shape, kept, elements_of_weight),
+        remade=_bytes(kept, elements_of_weight) if freed else 0,
         forward_workspace=op.forward_workspace + 2 * copy,
-        backward_workspace=op.backward_workspace + gradient + (copy if original else 0),
+        backward_workspace=op.backward_workspace
+        + gradient
+        + (copy if original else 0)
+        + (_norm_gradient(shape, copy) if op.norm_inside else 0),
     )
+
+
+def _norm_gradient(shape: Shape, copy: int) -> int:
+    """Bytes by which the norm's backward goes higher than that of the linear it is fused with.
+
+    One function runs both: the gradient of the norm's input is made while the quantized gradients of
+    the output and the weight's gradient are still there; of what the linear held, only the quantized
+    input is gone (TransformerEngine v2.20 transformer_engine/pytorch/module/layernorm_linear.py
+    ``_LayerNormLinear.backward``: ``clear_tensor_data(ln_out_total)``, then ``rmsnorm_bwd``). In 16 bits
+    that input is as large as the gradient, and nothing is higher.
+    """
+    return max(0, shape.stream - copy)
 
 
 def _token_bytes(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: int) -> int:
@@ -156,8 +201,12 @@ def _weight_cache(model: ModelConfig, shape: Shape, kept: Format, elements: int)
     Weights that are parameters in this format already (``fp8_param``) need the second one alone.
     """
     second = kept.both_layouts or not shape.blackwell
-    stored = model.fp8_param if model.fp8 is not None else model.fp4_param
-    return (second + (not stored)) * _bytes(kept, elements)
+    return (second + (not _stored_narrow(model))) * _bytes(kept, elements)
+
+
+def _stored_narrow(model: ModelConfig) -> bool:
+    """Say whether weights are parameters in this format already."""
+    return model.fp8_param if model.fp8 is not None else model.fp4_param
 
 
 def _bytes(kept: Format, elements: int) -> int:
