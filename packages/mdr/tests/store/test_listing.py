@@ -76,4 +76,4 @@ def test_numbered_artifacts_cover_all_that_exist(stores: Stores) -> None:
     rows = listing.numbered(stores.index, 1, last)
     assert len({each for each, _ in rows}) == len(rows) == 4
     assert listing.numbered(stores.index, last + 1, last + 9) == ()
-    assert listing.owners_and_repositories(stores.index)
+    assert listing.beside(stores.index, "m", 9)

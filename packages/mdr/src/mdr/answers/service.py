@@ -16,6 +16,7 @@ from mdr.answers.answer import Answer, Ready, asked_encoding
 from mdr.answers.kept import MIB, Kept
 from mdr.answers.watch import Watch
 from mdr.errors import WorldError
+from mdr.store.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -151,7 +152,8 @@ class Service:
 
     async def _make(self, key: bytes, token: str, make: Callable[[], Answer], wanted: str) -> Ready:
         def work() -> Ready:
-            ready = Ready(make())
+            with together(self.stores.index.engine):
+                ready = Ready(make())
             ready.encode(wanted)
             return ready
 

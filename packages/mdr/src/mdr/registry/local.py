@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mdr.version.types import FileEntry, Version
 
 MAX_CANDIDATES = 20
+MAX_NEAR = 50
+"""Names on each side, in the order of names, that a name which is not held is compared with."""
 
 
 def settings_for(settings: Settings) -> Settings:
@@ -224,7 +226,7 @@ class LocalRegistry:
         import difflib
 
         wanted = reference.name or reference.path or ""
-        names = {each.name for each in self._stores.index.artifacts_in(source.id) if each.present}
+        names = set(self._stores.index.names_beside(source.id, wanted, MAX_NEAR))
         near = difflib.get_close_matches(wanted, sorted(names), n=3)
         hint = (
             f"did you mean {', '.join(near)}?"

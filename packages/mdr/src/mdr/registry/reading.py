@@ -19,6 +19,7 @@ from mdr.reference.types import DigestPrefix, Label, Latest, Reference
 from mdr.registry.documents import artifact_document, file_documents, version_document
 from mdr.registry.local import LocalRegistry
 from mdr.registry.showing import audit_document
+from mdr.store.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,8 +207,8 @@ class Reading:
                 hint="send them in several requests",
             )
         wanted = [Sha256(text) for text in dict.fromkeys(hashes)]
-        found = self._by_content(wanted)
-        rows = {digest: self._known(digest, found.get(digest, ())) for digest in wanted}
+        with together(self.stores.index.engine):
+            rows = self._known(wanted)
         return {"schema": "mdr.verify-hashes/1", "items": [rows[Sha256(each)] for each in hashes]}
 
     def tombstone(self, digest: Sha256) -> Tombstone | None:
@@ -306,35 +307,44 @@ class Reading:
                     )
         return {digest: tuple(each.values()) for digest, each in found.items()}
 
-    def _known(self, digest: Sha256, found: Sequence[tuple[Artifact, Version]]) -> dict[str, Any]:
-        tombstone = self.tombstone(digest)
-        _, version = found[0] if found else (None, None)
-        return {
-            "sha256": digest,
-            "known": version is not None or self.stores.blobs.has(digest),
-            "size": None if version is None else version.size,
-            "grade": None if version is None else version.grade or None,
-            "ruleset": None if version is None else version.ruleset,
-            "refs": [self._name(artifact, version.label) for artifact, version in found],
-            "advisories": [tombstone.advisory] if tombstone and tombstone.advisory else [],
-            "tombstone": None if tombstone is None else tombstone_document(tombstone),
-        }
-
-    def _name(self, artifact: Artifact, label: str) -> str:
-        """Write ``owner/repo/name@label``, by path where several artifacts share the name."""
+    def _known(self, wanted: Sequence[Sha256]) -> dict[Sha256, dict[str, Any]]:
+        """Answer about each hash; what the database is asked does not grow with their number."""
         index = self.stores.index
-        source = index.source(artifact.host, artifact.repository)
-        same = [] if source is None else index.artifacts_named(source.id, artifact.name)
-        named = sum(each.present for each in same) <= 1 and artifact.present
-        return format_reference(
-            Reference(
-                host=artifact.host,
-                repository=artifact.repository.lower(),
-                name=artifact.name if named else None,
-                path=None if named else artifact.path,
-                selector=Label(label=label),
-            )
+        buried, found = index.tombstones(wanted), self._by_content(wanted)
+        artifacts = {artifact.id: artifact for each in found.values() for artifact, _ in each}
+        shared = index.namesakes(list(artifacts.values()))
+        rows = {}
+        for digest in wanted:
+            places, tombstone = found.get(digest, ()), buried.get(digest)
+            _, version = places[0] if places else (None, None)
+            rows[digest] = {
+                "sha256": digest,
+                "known": version is not None or self.stores.blobs.has(digest),
+                "size": None if version is None else version.size,
+                "grade": None if version is None else version.grade or None,
+                "ruleset": None if version is None else version.ruleset,
+                "refs": [
+                    _name(artifact, each.label, shared.get(artifact.id, 0))
+                    for artifact, each in places
+                ],
+                "advisories": [tombstone.advisory] if tombstone and tombstone.advisory else [],
+                "tombstone": None if tombstone is None else tombstone_document(tombstone),
+            }
+        return rows
+
+
+def _name(artifact: Artifact, label: str, namesakes: int) -> str:
+    """Write ``owner/repo/name@label``, by path where several artifacts share the name."""
+    named = namesakes <= 1 and artifact.present
+    return format_reference(
+        Reference(
+            host=artifact.host,
+            repository=artifact.repository.lower(),
+            name=artifact.name if named else None,
+            path=None if named else artifact.path,
+            selector=Label(label=label),
         )
+    )
 
 
 def reference_to(artifact: Artifact, selector: Selector) -> Reference:

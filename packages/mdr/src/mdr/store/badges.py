@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, func, select
 
 from mdr.store.schema import badge_views
+from mdr.store.together import each_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,19 +56,23 @@ def views_30d(index: Index, artifact_ids: Sequence[str], today: date) -> dict[st
     Raises:
         mdr.errors.StoreError: index-unreadable.
     """
-    found = dict.fromkeys(artifact_ids, 0)
+    last = today.isoformat()
     first = (today - timedelta(days=DAYS - 1)).isoformat()
-    for start in range(0, len(artifact_ids), CHUNK):
-        chunk = list(artifact_ids[start : start + CHUNK])
-        statement = (
-            select(badge_views.c.artifact_id, func.sum(badge_views.c.count))
-            .where(badge_views.c.artifact_id.in_(chunk))
-            .where(badge_views.c.day >= first, badge_views.c.day <= today.isoformat())
-            .group_by(badge_views.c.artifact_id)
-        )
-        with index.reading() as connection:
-            found |= {key: int(count) for key, count in connection.execute(statement)}
-    return found
+
+    def ask(wanted: list[str]) -> dict[str, int]:
+        found = dict.fromkeys(wanted, 0)
+        for start in range(0, len(wanted), CHUNK):
+            statement = (
+                select(badge_views.c.artifact_id, func.sum(badge_views.c.count))
+                .where(badge_views.c.artifact_id.in_(wanted[start : start + CHUNK]))
+                .where(badge_views.c.day >= first, badge_views.c.day <= last)
+                .group_by(badge_views.c.artifact_id)
+            )
+            with index.reading() as connection:
+                found |= {key: int(count) for key, count in connection.execute(statement)}
+        return found
+
+    return each_once(index.engine, f"views until {last}", artifact_ids, ask)
 
 
 def forget_old(connection: Connection, today: date) -> int:

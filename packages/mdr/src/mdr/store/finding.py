@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from mdr.store.counting import GRADE, Counted, count
-from mdr.store.engine import one_state, unreadable
 from mdr.store.index import artifact_of
 from mdr.store.search import (
     FACETS,
@@ -29,6 +27,7 @@ from mdr.store.search import (
     tokens,
 )
 from mdr.store.spelling import nearest
+from mdr.store.together import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,13 +106,9 @@ class TextSearch:
         words = _longest(tokens(query.words))
         if query.words.strip() and not words:
             return nothing(query)
-        try:
-            with self._engine.connect() as opened:
-                connection = one_state(opened)
-                asked, counted = self._fitting(connection, query, words, ruleset)
-                return self._page(connection, query, asked, counted, after)
-        except SQLAlchemyError as error:
-            raise unreadable(error) from error
+        with reading(self._engine) as connection:
+            asked, counted = self._fitting(connection, query, words, ruleset)
+            return self._page(connection, query, asked, counted, after)
 
     def _fitting(
         self, connection: Connection, query: Query, words: Sequence[str], ruleset: str

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, func, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from mdr.artifact.types import Artifact, Kind, Skipped
 from mdr.digest import Sha256, sha256
 from mdr.errors import IntegrityError
-from mdr.store.engine import one_state, unreadable
+from mdr.store import together
 from mdr.store.rows import SourceRow, Totals
 from mdr.store.schema import (
     artifacts,
@@ -50,20 +50,21 @@ class Index:
         Raises:
             mdr.errors.StoreError: index-unreadable.
         """
-        try:
-            with self.engine.connect() as connection:
-                yield one_state(connection)
-        except SQLAlchemyError as error:
-            raise unreadable(error) from error
+        with together.reading(self.engine) as connection:
+            yield connection
 
     def _rows(self, statement: Select[Any]) -> list[Mapping[str, Any]]:
         with self.reading() as connection:
             return _all(connection, statement)
 
+    def _once(self, key: tuple[object, ...], statement: Select[Any]) -> list[Mapping[str, Any]]:
+        return together.once(self.engine, key, lambda: self._rows(statement))
+
     def source(self, host: str, repository: str) -> SourceRow | None:
         """Return a repository by host and name; case of the name is ignored."""
-        where = (sources.c.host == host) & (sources.c.repository_key == repository.lower())
-        rows = self._rows(select(sources).where(where))
+        key = repository.lower()
+        where = (sources.c.host == host) & (sources.c.repository_key == key)
+        rows = self._once(("source", host, key), select(sources).where(where))
         return _source(rows[0]) if rows else None
 
     def source_of(self, artifact_id: str) -> SourceRow | None:
@@ -102,19 +103,24 @@ class Index:
 
     def artifact(self, artifact_id: str) -> Artifact | None:
         """Return an artifact by id."""
-        found = self._artifacts(artifacts.c.id == artifact_id)
+        where = artifacts.c.id == artifact_id
+        found = together.once(
+            self.engine, ("artifact", artifact_id), lambda: self._artifacts(where)
+        )
         return found[0] if found else None
 
     def artifacts_named(self, source_id: int, name: str) -> list[Artifact]:
         """Return the artifacts of a repository with this name, whatever its case, by path."""
-        return self._artifacts(
-            (artifacts.c.source_id == source_id) & (artifacts.c.name_key == name.lower())
-        )
+        where = (artifacts.c.source_id == source_id) & (artifacts.c.name_key == name.lower())
+        key = ("named", source_id, name.lower())
+        return together.once(self.engine, key, lambda: self._artifacts(where))
 
     def artifacts_at(self, source_id: int, path: str) -> list[Artifact]:
         """Return the artifacts at this path, whatever its case, by path."""
-        key = func.lower(artifacts.c.path)
-        return self._artifacts((artifacts.c.source_id == source_id) & (key == path.lower()))
+        here = func.lower(artifacts.c.path) == path.lower()
+        where = (artifacts.c.source_id == source_id) & here
+        key = ("at", source_id, path.lower())
+        return together.once(self.engine, key, lambda: self._artifacts(where))
 
     def artifacts_in(self, source_id: int) -> list[Artifact]:
         """Return every artifact of a repository, by path."""
@@ -135,9 +141,14 @@ class Index:
         self, wanted: Sequence[Artifact], ruleset: str
     ) -> dict[str, tuple[Version, ...]]:
         """Return the versions of several artifacts, newest first, by artifact id."""
+        ids = [each.id for each in wanted]
+        ask = partial(self._versions_of, ruleset)
+        return together.each_once(self.engine, f"versions by {ruleset}", ids, ask)
+
+    def _versions_of(self, ruleset: str, wanted: list[str]) -> dict[str, tuple[Version, ...]]:
         found: dict[str, tuple[Version, ...]] = {}
         for start in range(0, len(wanted), CHUNK):
-            ids = [each.id for each in wanted[start : start + CHUNK]]
+            ids = wanted[start : start + CHUNK]
             with self.reading() as connection:
                 rows = _all(connection, _version_rows(ids, ruleset))
                 revisions = _revisions(connection, ids)
@@ -145,14 +156,47 @@ class Index:
             grouped: dict[str, list[Mapping[str, Any]]] = {key: [] for key in ids}
             for row in rows:
                 grouped[row["artifact_id"]].append(row)
+            told = ((("omitted", row["artifact_id"], row["label"]), [row]) for row in rows)
+            together.told(self.engine, told)
             for key, mine in grouped.items():
                 found[key] = tuple(_version(row, mine, ruleset, revisions, yanked) for row in mine)
         return found
 
     def tombstones(self, digests: Iterable[Sha256]) -> dict[Sha256, Tombstone]:
         """Return which of some hashes have a tombstone, and why."""
-        with self.reading() as connection:
-            return tombstones(connection, digests)
+
+        def ask(wanted: list[str]) -> dict[str, Tombstone]:
+            with self.reading() as connection:
+                return {str(key): each for key, each in tombstones(connection, wanted).items()}
+
+        found = together.each_once(self.engine, "tombstone", list(digests), ask)
+        return {Sha256(key): each for key, each in found.items()}
+
+    def namesakes(self, wanted: Sequence[Artifact]) -> dict[str, int]:
+        """Count, by id, the artifacts that exist in the same repository under the same name."""
+        other = artifacts.alias("other")
+        same = (other.c.source_id == artifacts.c.source_id) & (
+            other.c.name_key == artifacts.c.name_key
+        )
+        found: dict[str, int] = {}
+        for start in range(0, len(wanted), CHUNK):
+            ids = [each.id for each in wanted[start : start + CHUNK]]
+            counts = (
+                select(artifacts.c.id, func.count(other.c.number).label("number"))
+                .join(other, same)
+                .where(artifacts.c.id.in_(ids), other.c.present)
+                .group_by(artifacts.c.id)
+            )
+            found |= {row["id"]: row["number"] for row in self._rows(counts)}
+        return found
+
+    def names_beside(self, source_id: int, name: str, most: int) -> list[str]:
+        """Return names of artifacts that exist, those next to ``name`` in the order of names."""
+        key, here = artifacts.c.name_key, (artifacts.c.source_id == source_id) & artifacts.c.present
+        columns = select(artifacts.c.name).where(here).limit(most)
+        after = columns.where(key >= name.lower()).order_by(key)
+        before = columns.where(key < name.lower()).order_by(key.desc())
+        return [row["name"] for each in (before, after) for row in self._rows(each)]
 
     def artifacts_with(self, digests: Sequence[Sha256]) -> list[Artifact]:
         """Return the artifacts that have a version whose file hashes to one of ``digests``."""
@@ -166,7 +210,7 @@ class Index:
     def omitted(self, artifact_id: str, label: str) -> tuple[Skipped, ...]:
         """Return what the folder of a version has in git and does not have here."""
         where = (versions.c.artifact_id == artifact_id) & (versions.c.label == label)
-        rows = self._rows(select(versions.c.omitted).where(where))
+        rows = self._once(("omitted", artifact_id, label), select(versions.c.omitted).where(where))
         pairs = json.loads(rows[0]["omitted"]) if rows else []
         return tuple(Skipped(path=path, reason=reason) for path, reason in pairs)
 

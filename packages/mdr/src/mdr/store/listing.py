@@ -166,11 +166,21 @@ def numbered(index: Index, first: int, last: int) -> tuple[tuple[str, str], ...]
         return tuple((row[0], row[1]) for row in connection.execute(statement))
 
 
-def owners_and_repositories(index: Index) -> tuple[str, ...]:
-    """Return every repository's ``host/owner/repo``, for suggestions."""
+def beside(index: Index, wanted: str, most: int) -> tuple[tuple[str, str], ...]:
+    """Return (host, repository) of those next to a name in the order of names, for suggestions.
+
+    Args:
+        index: What is asked.
+        wanted: ``owner`` or ``owner/repo``, whatever its case.
+        most: Repositories on each side.
+    """
+    key, name = sources.c.repository_key, wanted.lower()
+    columns = select(sources.c.host, sources.c.repository).limit(most)
+    after = columns.where(key >= name).order_by(key)
+    before = columns.where(key < name).order_by(key.desc())
     with index.reading() as connection:
-        rows = connection.execute(select(sources.c.host, sources.c.repository))
-        return tuple(f"{host}/{repository}" for host, repository in rows)
+        found = [row for each in (before, after) for row in connection.execute(each)]
+    return tuple((host, repository) for host, repository in found)
 
 
 def _is_latest() -> Any:

@@ -51,6 +51,7 @@ sources = Table(
     Column("retry_after", BigInteger),
     Column("commits", Integer, nullable=False, default=0),
     UniqueConstraint("host", "repository_key"),
+    Index(None, "repository_key"),
 )
 
 artifacts = Table(

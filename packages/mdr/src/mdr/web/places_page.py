@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PER_PAGE: Final = 100
 MAX_PLACES: Final = 200
 MAX_SKIPPED: Final = 50
+NEAR: Final = 30
+"""Repositories on each side, in the order of names, that a name which is not held is compared with."""
 
 
 def owner_page(service: Service, owner: str) -> Answer:
@@ -121,12 +123,12 @@ def source_path(host: str, repository: str) -> str:
 def near_names(service: Service, wanted: str) -> list[dict[str, str]]:
     """Return repositories whose name is like ``wanted``, as links."""
     known = {}
-    for full in listing.owners_and_repositories(service.stores.index):
-        host, _, repository = full.partition("/")
+    name = wanted.lower()[:200]
+    for host, repository in listing.beside(service.stores.index, name, NEAR):
         known[repository.lower()] = (repository, source_path(host, repository))
         owner = repository.partition("/")[0]
         known.setdefault(owner.lower(), (owner, f"/o/{owner}"))
-    found = difflib.get_close_matches(wanted.lower()[:200], list(known), n=3, cutoff=0.6)
+    found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     return [{"name": known[key][0], "url": known[key][1]} for key in found]
 
 
