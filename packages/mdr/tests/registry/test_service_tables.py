@@ -21,7 +21,7 @@ from mdr.registry.stores import Stores, open_stores
 from mdr.registry.tokens import SCOPES, check, issue, new_secret, revoke, well_formed
 from mdr.registry.withdrawals import tombstone, yank
 from mdr.settings import Settings
-from mdr.store.badges import add_views, forget_old, views_30d
+from mdr.store.badges import KEPT_DAYS, add_views, forget_old, views_30d
 from mdr.store.engine import writing
 from mdr.store.state import state_token
 
@@ -180,8 +180,22 @@ def test_badge_views_add_up_and_are_asked_for_by_month(stores: Stores) -> None:
     }
     assert views_30d(stores.index, [], TODAY) == {}
     with writing(stores.index.engine) as connection:
-        assert forget_old(connection, TODAY) == 1
+        assert forget_old(connection) == 0
     assert views_30d(stores.index, ["art_a"], TODAY) == {"art_a": 14}
+
+
+def test_old_days_of_badge_views_are_forgotten_whatever_a_clock_says(stores: Stores) -> None:
+    ahead = date(2099, 1, 1)
+    days = [TODAY - timedelta(days=age) for age in range(KEPT_DAYS + 3)]
+    counts = {(key, day): 1 for key in ("art_a", "art_b") for day in [ahead, *days]}
+    with writing(stores.index.engine) as connection:
+        assert forget_old(connection) == 0
+        add_views(connection, counts)
+        assert forget_old(connection) == 8  # four days more than are kept, of two artifacts
+        assert forget_old(connection) == 0
+        left = connection.exec_driver_sql("SELECT min(day), max(day), count(*) FROM badge_views")
+        assert left.one() == (days[KEPT_DAYS - 2].isoformat(), "2099-01-01", 2 * KEPT_DAYS)
+    assert views_30d(stores.index, ["art_a"], TODAY) == {"art_a": 30}
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from web_site import BASE, GREET, Site
 
 from mdr.errors import StoreError
-from mdr.store.badges import views_30d
+from mdr.store.badges import KEPT_DAYS, add_views, views_30d
+from mdr.store.engine import writing
 from mdr.web.routes import create
 from mdr.web.views import ALLOWANCE, BadgeViews, badge_views
 
@@ -158,3 +159,16 @@ def _today(site: Site) -> str:
 
     with site.stores.index.reading() as connection:
         return str(connection.execute(text("SELECT max(day) FROM badge_views")).scalar())
+
+
+def test_the_first_load_of_a_day_forgets_what_is_too_old(site: Site) -> None:
+    index, oldest = site.stores.index, DAY - timedelta(days=KEPT_DAYS)
+    with writing(index.engine) as connection:
+        add_views(connection, {("art_a", oldest + timedelta(days=n)): 1 for n in range(KEPT_DAYS)})
+    views = badge_views(site.stores)
+    for day, first in ((DAY, 1), (DAY, 1), (DAY + timedelta(days=1), 2)):
+        views.add("art_a", "192.0.2.7", day)
+        assert views.flush()
+        with index.reading() as connection:
+            row = connection.exec_driver_sql("SELECT min(day), count(*) FROM badge_views").one()
+        assert row == ((oldest + timedelta(days=first)).isoformat(), KEPT_DAYS)

@@ -155,12 +155,20 @@ class BadgeViews:
 
 def badge_views(stores: Stores) -> BadgeViews:
     """Return a counter that writes into the stores."""
-    from mdr.store.badges import add_views
+    from mdr.store.badges import add_views, forget_old
     from mdr.store.engine import writing
 
+    written: date | None = None
+
     def write(counts: Mapping[tuple[str, date], int]) -> None:
+        """Add counts, and with the first of each day forget those that are too old."""
+        nonlocal written
+        newest = max(day for _, day in counts)
         with writing(stores.index.engine) as connection:
             add_views(connection, counts)
+            if newest != written:
+                forget_old(connection)
+        written = newest
 
     return BadgeViews(write)
 
