@@ -26,11 +26,17 @@ class OpClass(StrEnum):
     """What bounds an operation's time."""
 
     GEMM = "gemm"
+    NARROW_GEMM = "narrow_gemm"
+    """A product of quantized operands; tapes say GEMM, and :attr:`Op.casts` tells."""
     ATTENTION = "attention"
     ELEMENTWISE = "elementwise"
     NORM = "norm"
     ROUTING = "routing"
     COMM = "comm"
+    CAST = "cast"
+    """Copies into the format of a product that a forward makes."""
+    GRADIENT_CAST = "gradient_cast"
+    """The same of gradients, which backward alone makes."""
 
 
 class Link(StrEnum):
@@ -55,6 +61,20 @@ class Tensor:
     def key(self) -> str:
         """Name of the storage that holds the bytes."""
         return self.storage or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Casts:
+    """Bytes read and written to bring the operands of a linear's products into their format."""
+
+    source: int
+    """Of the input, each time it runs forward."""
+    gradient: int
+    """Of the output's gradient, in each backward."""
+    weight: int
+    """Of the weight, once a step: later micro-batches and replays find the copies of the first one
+    (NVIDIA/Megatron-LM core_v0.19.0 megatron/core/extensions/transformer_engine.py
+    ``is_first_microbatch``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +124,8 @@ class Op:
     """Floating-point operations of one forward."""
     traffic: int = 0
     """Bytes read and written by one forward."""
+    casts: Casts | None = None
+    """Of a linear whose products are of quantized operands."""
     comm: tuple[tuple[Link, int], ...] = ()
     """Bytes this rank sends in one forward, per group."""
 

@@ -74,8 +74,12 @@ class CostModel:
         self.microbatches = microbatches_of(job)
         self._chunks = chunk_count(job.model)
         self._rates = self._class_rates()
+        gemm = eff.BACKWARD_GEMM if job.peft is None else eff.BACKWARD_GEMM_FROZEN
         self._backward = {
-            OpClass.GEMM: eff.BACKWARD_GEMM if job.peft is None else eff.BACKWARD_GEMM_FROZEN,
+            OpClass.GEMM: gemm,
+            OpClass.NARROW_GEMM: gemm,
+            OpClass.CAST: 0.0,
+            OpClass.GRADIENT_CAST: 1.0,
             OpClass.ATTENTION: eff.BACKWARD_ATTENTION,
         }
         self._links = {link: self._link_seconds(link) for link in Link}
@@ -163,6 +167,8 @@ class CostModel:
         for kind in OpClass:  # one order in every process: sums of floats depend on it
             if kind not in flops and kind not in traffic:
                 continue
+            if kind is OpClass.GRADIENT_CAST and not backward:
+                continue
             rate = self._rates.get(kind)
             compute = flops.get(kind, 0) / rate if rate else 0.0
             once = max(compute, traffic.get(kind, 0) / memory)
@@ -180,7 +186,8 @@ class CostModel:
         wide = "bf16" if model.bf16 or model.fp16 or model.params_dtype != "fp32" else "fp32"
         narrow = "fp4" if model.fp4 else "fp8" if model.fp8 else wide
         return {
-            OpClass.GEMM: self.gpu.flops(narrow) * use.gemm * self._size_factor(),
+            OpClass.GEMM: self.gpu.flops(wide) * use.gemm * self._size_factor(),
+            OpClass.NARROW_GEMM: self.gpu.flops(narrow) * use.gemm * self._size_factor(),
             OpClass.ATTENTION: self.gpu.flops(wide) * use.attention,
         }
 

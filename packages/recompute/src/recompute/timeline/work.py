@@ -16,12 +16,22 @@ def work_of(ops: Iterable[Op], times: int = 1) -> Replay:
     comm: Counter[str] = Counter()
     kernels = 0
     for op in ops:
-        flops[op.kind] += op.flops * times
-        traffic[op.kind] += op.traffic * times
+        kind = OpClass.NARROW_GEMM if op.casts else op.kind
+        flops[kind] += op.flops * times
+        traffic[kind] += op.traffic * times
+        if op.casts:
+            traffic[OpClass.CAST] += op.casts.source * times
+            traffic[OpClass.GRADIENT_CAST] += op.casts.gradient * times
         for link, size in op.comm:
             comm[link] += size * times
         kernels += times if op.flops or op.traffic else 0
     return _replay(flops, traffic, comm, kernels)
+
+
+def weight_casts_of(ops: Iterable[Op]) -> Replay:
+    """Sum what quantizing the weights moves, once a step."""
+    size = sum(op.casts.weight for op in ops if op.casts)
+    return _replay(Counter(), Counter({OpClass.CAST: size}), Counter(), 0)
 
 
 def total(parts: Iterable[tuple[Replay, int]]) -> Replay:

@@ -16,7 +16,7 @@ from typing import Final
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
 from recompute.model.shape import Shape
-from recompute.model.tape import Op, OpClass, Tensor
+from recompute.model.tape import Casts, Op, OpClass, Tensor
 from recompute.units import MIB
 
 
@@ -32,6 +32,11 @@ class Format:
     """Weights are stored row-wise and column-wise on every GPU; without, only before Blackwell."""
     align: int
     """Tokens of one expert are filled up to a multiple of this."""
+    cast_bytes: Fraction
+    """Bytes moved to quantize one 16-bit element into both layouts: it is read and two copies are
+    written; with one scale of the whole tensor of now, it is read before for its largest value
+    (TransformerEngine v2.20 transformer_engine/common/recipe/current_scaling.cu ``amax_kernel``,
+    transformer_engine/common/cast). Delayed scaling takes the scale of earlier steps."""
     frees_layout: bool
     """A weight's column-wise copy is freed when a forward without gradients quantizes the weight again
     and does not ask for it (TransformerEngine v2.20 transformer_engine/pytorch/csrc/quantizer.cpp
@@ -49,6 +54,7 @@ FORMATS: Final[dict[str, Format]] = {
         constant=4,
         both_layouts=False,
         align=16,
+        cast_bytes=Fraction(4),
         frees_layout=False,
         together=False,
     ),
@@ -57,6 +63,7 @@ FORMATS: Final[dict[str, Format]] = {
         constant=4,
         both_layouts=False,
         align=16,
+        cast_bytes=Fraction(6),
         frees_layout=False,
         together=False,
     ),
@@ -65,6 +72,7 @@ FORMATS: Final[dict[str, Format]] = {
         constant=0,
         both_layouts=True,
         align=16,
+        cast_bytes=4 + Fraction(8, 128),
         frees_layout=True,
         together=True,
     ),
@@ -73,6 +81,7 @@ FORMATS: Final[dict[str, Format]] = {
         constant=0,
         both_layouts=True,
         align=32,
+        cast_bytes=4 + Fraction(2, 32),
         frees_layout=True,
         together=True,
     ),
@@ -81,6 +90,7 @@ FORMATS: Final[dict[str, Format]] = {
         constant=4,
         both_layouts=True,
         align=32,
+        cast_bytes=5 + Fraction(2, 16),
         frees_layout=True,
         together=True,
     ),
@@ -150,12 +160,23 @@ def _narrow(model: ModelConfig, shape: Shape, kept: Format, op: Op, elements: in
         saves=op.saves if original else (),
         quantized=None if original else Tensor(name=f"{op.name}.quantized_input", size=saved),
         weight_cache=_weight_cache(model, shape, kept, elements_of_weight),
+        casts=_casts(kept, op, elements, shape.act, elements_of_weight),
         remade=_bytes(kept, elements_of_weight) if freed else 0,
         forward_workspace=op.forward_workspace + 2 * copy,
         backward_workspace=op.backward_workspace
         + gradient
         + (copy if original else 0)
         + (_norm_gradient(shape, copy) if op.norm_inside else 0),
+    )
+
+
+def _casts(kept: Format, op: Op, elements: int, act: int, weight: int) -> Casts:
+    """Bytes that quantizing the operands moves: kernels of their own, beside the products."""
+    written = sum(tensor.size for tensor in op.writes) // act
+    return Casts(
+        source=int(elements * kept.cast_bytes),
+        gradient=int(written * kept.cast_bytes),
+        weight=int(weight * kept.cast_bytes),
     )
 
 
