@@ -4,8 +4,8 @@
 
     python benchmarks/mdr_load.py [--artifacts 4000] [--seconds 10] [--runs 3] [--database URL] [--data DIR]
 
-Makes a repository of that many skills of about 12 KB, indexes it (kept in ``--data`` for another time),
-starts ``mdr serve``, asks for everything once, and then lets wrk (https://github.com/wg/wrk) ask random
+Makes a repository of that many skills of about 12 KB and indexes it, unless the registry in ``--data`` and
+``--database`` (an empty PostgreSQL database the first time) holds that many already. Then it starts ``mdr serve``, asks for everything once, and then lets wrk (https://github.com/wg/wrk) ask random
 artifacts. Rows with a rate are paced by wrk's ``delay``; the others ask as fast as answers come. Every
 figure is the median of the runs. The request log is on, and written to a file.
 
@@ -83,12 +83,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = arguments.data or folder / "data"
-        store = ["--data", str(data)]
-        if arguments.database:
-            store += ["--database", arguments.database]
-        if not (data / "load-index-done").exists():
-            prepare(folder / "r.git", arguments.artifacts, store)
-            (data / "load-index-done").touch()
+        store = filled(data, arguments.database, arguments.artifacts)
         server, url = start(store, folder / "log")
         try:
             urls = learn(url, folder)
@@ -100,6 +95,25 @@ def main() -> int:
         f"{subprocess.run(['wrk', '-v'], capture_output=True, text=True, check=False).stdout.split(' [')[0]}"
     )
     return 0 if all(good) else 1
+
+
+def filled(data: Path, database: str | None, count: int) -> list[str]:
+    """Fill a registry unless it is, and return the options that name it."""
+    from mdr.registry.stores import open_stores
+    from mdr.settings import Settings
+    from mdr.store import listing
+
+    store = ["--data", str(data), *(["--database", database] if database else [])]
+    stores = open_stores(Settings(data=data, database=database), create=False)
+    held = 0 if stores is None else listing.sums(stores.index).artifacts
+    if stores is not None:
+        stores.close()
+    if held not in {0, count}:
+        sys.exit(f"the registry holds {held:,} artifacts: name another, or --artifacts {held}")
+    if not held:
+        with tempfile.TemporaryDirectory() as folder:
+            prepare(Path(folder) / "r.git", count, store)
+    return store
 
 
 def prepare(repository: Path, count: int, store: list[str]) -> None:

@@ -2,11 +2,11 @@
 
 ::
 
-    python benchmarks/mdr_soak.py --data DIR [--minutes 10] [--resolve 300] [--pages 50]
+    python benchmarks/mdr_soak.py --data DIR [--database URL] [--minutes 10] [--resolve 300] [--pages 50]
 
-``DIR`` is a registry (``mdr index`` makes one). One server process is started on a free port. Requests are
-sent on time whether or not earlier ones were answered (an open loop), over connections that are kept, from
-this process, on the same cores. Each five seconds the memory of the server and its children is read from
+The registry is that of ``mdr_load.py``, which makes it where there is none; other options go to ``mdr serve``.
+One server process is started on a free port. Requests are sent on time whether or not earlier ones were
+answered (an open loop), over connections that are kept, from this process, on the same cores. Each five seconds the memory of the server and its children is read from
 ``/proc`` (resident set, Linux only). The first fifth of the time is warm-up and not judged.
 
 Exit status: 0 flat, 1 it grew or requests failed, 2 it could not be run.
@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
+
+from mdr_load import filled
 
 MIB = 1 << 20
 SAMPLE_SECONDS = 5.0
@@ -176,9 +178,9 @@ def targets(base: str, limit: int) -> tuple[list[str], list[str]]:
     return resolves, pages
 
 
-def start(data: str, options: list[str]) -> tuple[subprocess.Popen[str], str]:
+def start(options: list[str]) -> tuple[subprocess.Popen[str], str]:
     """Start a server and wait for the line with its address."""
-    words = [sys.executable, "-m", "mdr", "serve", "--data", data, "--port", "0", *options]
+    words = [sys.executable, "-m", "mdr", "serve", "--port", "0", *options]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     for line in server.stdout:
@@ -225,13 +227,15 @@ def report(seen: Seen, samples: list[tuple[float, int]]) -> bool:
 def main() -> int:
     """Run and judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--database")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--resolve", type=float, default=300, help="requests a second")
     parser.add_argument("--pages", type=float, default=50, help="requests a second")
-    parser.add_argument("--artifacts", type=int, default=4000, help="how many are asked for")
+    parser.add_argument("--artifacts", type=int, default=4000, help="that the registry holds")
     arguments, options = parser.parse_known_args()
-    server, base = start(arguments.data, options)
+    store = filled(arguments.data, arguments.database, arguments.artifacts)
+    server, base = start([*store, *options])
     try:
         seen, samples = asyncio.run(soak(server.pid, base, arguments))
     finally:
