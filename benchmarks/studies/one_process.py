@@ -48,6 +48,13 @@ def begin(torch: Any, out: Path, name: str) -> dict[str, Any]:
     return {**workload, "data_seed": 0}
 
 
+def forget_offloading() -> None:
+    """Let the next model teach Megatron's manager of offloaded groups, one for the whole process, its own."""
+    from megatron.core.pipeline_parallel import fine_grained_activation_offload as offload
+
+    offload.PipelineOffloadManager.OFFLOAD_MGR = None
+
+
 def run(torch: Any, out: Path, workload: dict[str, Any], candidate: str, place: Any) -> None:
     """Measure one candidate under a probe."""
     name = "control" if candidate == "[]" else candidate
@@ -84,6 +91,7 @@ def main() -> None:
         if index == 0:
             trainer.begin_distributed(torch, workload, place)
         for text in ("[]", *candidates.split(",")):
+            forget_offloading()
             candidate = text_of(choice_of_text(text))
             try:
                 run(torch, root / name, workload, candidate, place)

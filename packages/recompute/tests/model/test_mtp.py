@@ -8,7 +8,7 @@ import pytest
 
 from recompute.config.schema import FrameworkConfig
 from recompute.model.layer import LAYER_KINDS
-from recompute.model.ops.ends import head_tape
+from recompute.model.ops.ends import final_norm_tape, head_tape
 from recompute.model.run import profile
 from recompute.model.shape import shape_of
 
@@ -28,8 +28,28 @@ def test_a_depth_keeps_a_layer_a_head_and_the_streams_it_joins() -> None:
     head = profile(head_tape(JOB.model, SHAPE, owns_weight=True), frozenset(), GRADS).saved
     stream = SHAPE.stream
     extra = saved() - layer - head
-    # the next embedding, its norm's and the other norm's input, both joined, and both streams
-    assert 5 * stream <= extra <= 7 * stream
+    # the next embedding and the decoder's normed output, both normed and joined, the depth's own output
+    # before its norm, and both streams; statistics of norms and indices are small
+    assert 7 * stream <= extra < 7.05 * stream
+
+
+def test_the_norm_stands_before_the_depths_and_the_head_keeps_a_view_of_the_streams() -> None:
+    plain = job(num_moe_experts=None, vocab_size=65536, mtp_num_layers=None)
+    alone, behind = (
+        profile(head_tape(one.model, SHAPE, owns_weight=True), frozenset(), GRADS)
+        for one in (plain, JOB)
+    )
+    final = profile(final_norm_tape(JOB.model, SHAPE), frozenset(), GRADS)
+    assert alone.saved - behind.saved == final.saved + SHAPE.stream
+    assert final.saved == pytest.approx(SHAPE.stream, rel=0.01)
+
+
+@pytest.mark.parametrize("depths", [1, 2, 3])
+def test_all_depths_share_one_joined_tensor(depths: int) -> None:
+    deep = job(num_moe_experts=None, vocab_size=65536, mtp_num_layers=depths)
+    tape = LAYER_KINDS["mtp+attention+mlp"](deep.model, SHAPE)
+    joined = next(t for op in tape.ops for t in op.writes if t.name == "streams")
+    assert depths * joined.size == pytest.approx((1 + depths) * SHAPE.stream, abs=depths)
 
 
 def test_full_recompute_of_a_depth_leaves_its_logits() -> None:

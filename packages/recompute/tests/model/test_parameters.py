@@ -14,6 +14,7 @@ from recompute.model.shape import shape_of
 from .jobs import job
 
 PLAIN: dict[str, Any] = {
+    "mtp_num_layers": None,
     "num_query_groups": None,
     "num_moe_experts": None,
     "moe_shared_expert_intermediate_size": None,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from recompute.model.arena import Arena, Owners, rounded
-from recompute.model.offload import OffloadGroup, leaving
+from recompute.model.offload import HostMemory, OffloadGroup
 from recompute.model.tape import Mechanism, Op, Region, Tape, Tensor
 
 
@@ -50,6 +50,10 @@ class TapeProfile:
     left_gradient: int = 0
     """Of those, the gradient of the tape's first input: it is also the gradient of the layer before's
     output, one storage while that layer runs backward."""
+    returning: tuple[int, ...] = ()
+    """Bytes that each offloaded group brings back from the host, in forward order."""
+    input_left: bool = False
+    """The tape's input went to the host, and only its owners outside keep its bytes."""
     replayed: tuple[str, ...] = ()
     """Names of the operations that ran a second time, in order."""
     alive_saved: Owners = field(default=(), repr=False)
@@ -67,15 +71,14 @@ class TapeRun:
         active: frozenset[str],
         grads: GradPolicy,
         groups: tuple[OffloadGroup, ...] = (),
+        arrivals: tuple[tuple[int, int], ...] = (),
         *,
         capture_at: int = -1,
     ) -> None:
         self.tape = tape
-        self.groups = groups
-        self.offloaded: list[tuple[OffloadGroup, tuple[str, ...]]] = []
-        """Groups that have left, with their storages, in forward order."""
         self.grads = grads
         self.arena = Arena(capture_at)
+        self.host = HostMemory(self.arena, groups, arrivals)
         self.tensors = {t.name: t for t in tape.inputs}
         self.tensors.update({t.name: t for op in tape.ops for t in op.writes})
         self.spans = tuple(
@@ -170,7 +173,7 @@ class TapeRun:
             self.arena.allocate(tensor.key, tensor.size, op.name)
             saved.append(tensor.key)
         self.saved_by_op[position] = saved
-        if not any(group.first <= position <= group.last for group in self.groups):
+        if not self.host.covers(position):
             for storage in saved:  # a copy on the host does not free what another operation keeps
                 self._reload(storage)
 
@@ -214,36 +217,17 @@ class TapeRun:
 
     def _offload_after(self, position: int) -> None:
         """Move what a group saved to the host once its last operation has run."""
-        for group in self.groups if self.outermost else ():
+        for group in self.host.groups if self.outermost else ():
             if group.last == position:
-                leaving = self._leaving(group)
-                self.offloaded.append((group, leaving))
-                for storage in leaving:
-                    self.arena.discard(storage)
-
-    def _leaving(self, group: OffloadGroup) -> tuple[str, ...]:
-        """Storages that a group saved and nothing before it holds, or whose bytes it frees anyway."""
-        saved = [(position, names) for position, names in self.saved_by_op.items()]
-        saved += [(span[0], names) for span, names in self.saved_by_region.items()]
-        forced = {self.tensors[name].key for name in self.tape.ops[group.first].reads}
-        away = {storage for _, storages in self.offloaded for storage in storages}
-        return leaving(group, saved, forced, away, self.arena.sizes)
+                saved = [*self.saved_by_op.items()]
+                saved += [(span[0], names) for span, names in self.saved_by_region.items()]
+                forced = {self.tensors[name].key for name in self.tape.ops[group.first].reads}
+                self.host.send_after(position, saved, forced)
 
     def _reload(self, storage: str) -> None:
         """Bring one storage back if it has left."""
-        if any(storage in storages for _, storages in self.offloaded):
+        if self.host.holds(storage):
             self.arena.restore(storage)
-
-    def _reload_before(self, position: int) -> None:
-        """Bring back what this operation saved, and the next group when a group's backward starts."""
-        for index in range(len(self.offloaded) - 1, -1, -1):
-            group, storages = self.offloaded[index]
-            if group.first <= position <= group.last:
-                for storage in storages:
-                    self.arena.restore(storage)
-                if group.last == position and index:
-                    for storage in self.offloaded[index - 1][1]:
-                        self.arena.restore(storage)
 
     # --- backward
 
@@ -252,6 +236,7 @@ class TapeRun:
         for name in self.tape.outputs:
             tensor = self.tensors[name]
             self.arena.allocate(grad_of(name), tensor.size, "gradient of the output")
+        self.host.bring_back()
         self._backward_span(0, len(self.tape.ops))
 
     def _backward_span(self, low: int, high: int) -> None:
@@ -264,7 +249,6 @@ class TapeRun:
                 position = found[0] - 1
                 continue
             self._restore_before(position, low, high)
-            self._reload_before(position)
             self._backward_op(position)
             for key in [k for k in self.saved_by_region if k[0] == position]:
                 for storage in self.saved_by_region.pop(key):
@@ -368,6 +352,7 @@ class TapeRun:
             arena.release(self.grad_storage.pop(name, name))
         for storage in self.saved_by_op.pop(position, []):
             arena.release(storage)
+        self.host.let_go_after(position)
 
     def _flow(self, op: Op, name: str, size: int, incoming: list[str]) -> None:
         """Produce the gradient of a read tensor, or add to the one that is there."""
@@ -439,6 +424,7 @@ def profile(
     active: frozenset[str],
     grads: GradPolicy,
     groups: tuple[OffloadGroup, ...] = (),
+    arrivals: tuple[tuple[int, int], ...] = (),
     *,
     composition: bool = False,
 ) -> TapeProfile:
@@ -449,13 +435,15 @@ def profile(
         active: Labels whose regions recompute.
         grads: Where weight gradients go.
         groups: What leaves for host memory between forward and backward.
+        arrivals: What backward brings back of the layer before: after which operation, how many bytes.
         composition: Also say what is alive after forward and at both peaks (a second run each).
 
     Returns:
         Bytes saved, both peaks, gradients left behind, and the operations that ran twice.
     """
-    run = TapeRun(tape, active, grads, groups)
+    run = TapeRun(tape, active, grads, groups, arrivals)
     run.forward()
+    left = bool(tape.inputs) and run.host.leaves_to_owners(tape.inputs[0].key)
     saved, forward_peak, forward_moment = run.arena.held, run.arena.peak, run.arena.peak_moment
     alive_saved = run.arena.alive() if composition else ()
     run.arena.start_phase()
@@ -467,6 +455,8 @@ def profile(
         weight_grads=run.weight_grads,
         left_behind=run.left_behind,
         left_gradient=run.left_gradient,
+        returning=tuple(run.host.returning),
+        input_left=left,
         replayed=tuple(run.replayed),
         alive_saved=alive_saved,
     )
@@ -475,19 +465,15 @@ def profile(
     backward_moment = run.arena.peak_moment
     return replace(
         result,
-        alive_at_forward_peak=_captured(tape, active, grads, groups, forward_moment),
-        alive_at_backward_peak=_captured(tape, active, grads, groups, backward_moment),
+        alive_at_forward_peak=_captured(run, active, forward_moment),
+        alive_at_backward_peak=_captured(run, active, backward_moment),
     )
 
 
-def _captured(
-    tape: Tape,
-    active: frozenset[str],
-    grads: GradPolicy,
-    groups: tuple[OffloadGroup, ...],
-    moment: int,
-) -> Owners:
-    run = TapeRun(tape, active, grads, groups, capture_at=moment)
+def _captured(like: TapeRun, active: frozenset[str], moment: int) -> Owners:
+    """Run a tape again and return what was alive at one moment."""
+    host = like.host
+    run = TapeRun(like.tape, active, like.grads, host.groups, host.arrivals, capture_at=moment)
     run.forward()
     run.arena.start_phase()
     run.backward()

@@ -10,12 +10,13 @@ from recompute.config.schema import JobConfig
 from recompute.model.layer import LAYER_KINDS, layer_kinds
 from recompute.model.offload import OffloadGroup, offload_groups, whole_layer
 from recompute.model.ops.adapters import adapted, frozen
-from recompute.model.ops.ends import embedding_tape, head_tape
+from recompute.model.ops.ends import embedding_tape, final_norm_tape, head_tape
 from recompute.model.replay import replayed_ops
 from recompute.model.run import GradPolicy, TapeProfile, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Mechanism, Region, Tape
 from recompute.model.vision import tower_of
+from recompute.timeline.offloading import Arrivals, offloading_units, with_held_input
 from recompute.timeline.sharded import NO_WHOLES, Wholes, main_gradient_bytes
 from recompute.timeline.stages import Chunk, PlacedLayer, Stage
 from recompute.timeline.types import Replay
@@ -50,7 +51,7 @@ class LayerBook:
         self.tower = _tower_book(job, microbatches, composition=composition)
         self._raw: dict[str, Tape] = {}
         self._tapes: dict[str, Tape] = {}
-        self._profiles: dict[tuple[str, frozenset[str], bool], TapeProfile] = {}
+        self._profiles: dict[tuple[str, frozenset[str], bool, Arrivals], TapeProfile] = {}
         self._replays: dict[tuple[str, frozenset[str]], Replay] = {}
 
     def raw(self, kind: str) -> Tape:
@@ -84,60 +85,61 @@ class LayerBook:
         """Return those of ``labels`` that do anything on a layer kind."""
         return frozenset(region.label for region in self.tape(kind).regions).intersection(labels)
 
-    def profile(self, kind: str, active: frozenset[str], *, offloads: bool = False) -> TapeProfile:
-        """Return the profile of a layer kind with some labels active, offloading or not."""
-        key = (kind, active, offloads)
+    def profile(
+        self,
+        kind: str,
+        active: frozenset[str],
+        *,
+        offloads: bool = False,
+        arrivals: Arrivals = (),
+    ) -> TapeProfile:
+        """Return the profile of a layer kind with some labels active, offloading or not.
+
+        ``arrivals`` are the bytes that its backward brings back of the layer before, and after which
+        operation.
+        """
+        key = (kind, active, offloads, arrivals)
         if key not in self._profiles:
             self._profiles[key] = profile(
                 self.tape(kind),
                 active,
                 self.policy,
-                self._groups(kind) if offloads else (),
+                self.groups(kind, active) if offloads else (),
+                arrivals,
                 composition=self.composition,
             )
         return self._profiles[key]
 
-    def _groups(self, kind: str) -> tuple[OffloadGroup, ...]:
+    def groups(self, kind: str, active: frozenset[str]) -> tuple[OffloadGroup, ...]:
+        """Return what a layer kind offloads; the replay of ``core_attn`` enters no group."""
         model, act = self.job.model, self.shape.act
         if model.cpu_offloading:
             return whole_layer(self.tape(kind), act)
-        return offload_groups(model, self.tape(kind), act)
-
-    def _offloads(self, index: int, chunk: Chunk, stage: Stage) -> bool:
-        """Say whether the layer at a place of its chunk offloads.
-
-        ``cpu_offloading`` takes the first layers. Fine-grained offloading leaves the last layer of the
-        rank that has the head, whose backward comes at once (ChunkOffloadHandler.should_bulk_offload;
-        the head's own chunk may have no layer), and of the others the share that
-        ``activation_offload_fraction`` asks for, from the front.
-        """
-        model = self.job.model
-        if model.cpu_offloading:
-            return model.cpu_offloading_activations and index < model.cpu_offloading_num_layers
-        if not model.fine_grained_activation_offloading:
-            return False
-        eligible = len(chunk.layers) - int(stage.runs_back_at_once(chunk))
-        kept = int(eligible * (1 - model.activation_offload_fraction))
-        return index < eligible - kept
+        found = offload_groups(model, self.tape(kind), act)
+        return tuple(
+            group for group in found if group.name != "core_attn" or group.name not in active
+        )
 
     def raw_end(self, name: str, stage: Stage) -> Tape:
-        """Return the tape of ``embedding`` or ``head`` on a stage as it would train.
+        """Return the tape of ``embedding``, ``final_norm`` or ``head`` on a stage as it would train.
 
         Tied weights are one tensor when both ends lie on one rank, and two copies otherwise.
         """
         model = self.job.model
         tied = model.share_embeddings_and_output_weights
+        if name == "final_norm":
+            return final_norm_tape(model, self.shape)
         if name == "head":
             return head_tape(model, self.shape, owns_weight=True)
         both = stage.has_embedding and stage.has_head
         return embedding_tape(model, self.shape, owns_weight=not (tied and both))
 
     def end(self, name: str, stage: Stage) -> tuple[Tape, TapeProfile]:
-        """Return tape and profile of ``embedding`` or ``head`` on a stage."""
+        """Return tape and profile of ``embedding``, ``final_norm`` or ``head`` on a stage."""
         tape = self.raw_end(name, stage)
         if self.job.peft is not None:
             tape = frozen(tape)
-        key = (f"{name}/{stage.has_embedding and stage.has_head}", frozenset[str](), False)
+        key = (f"{name}/{stage.has_embedding and stage.has_head}", frozenset[str](), False, ())
         if key not in self._profiles:
             self._profiles[key] = profile(
                 tape, frozenset(), self.policy, composition=self.composition
@@ -147,7 +149,12 @@ class LayerBook:
     def tapes(self, stage: Stage) -> list[tuple[Tape, Tape]]:
         """Return every tape of a stage, as it would train whole and as it trains."""
         pairs = [(self.raw(x.kind), self.tape(x.kind)) for x in stage.layers]
-        for name, present in (("embedding", stage.has_embedding), ("head", stage.has_head)):
+        ends = (
+            ("embedding", stage.has_embedding),
+            ("final_norm", any(chunk.final_norm for chunk in stage.chunks)),
+            ("head", stage.has_head),
+        )
+        for name, present in ends:
             if present:
                 pairs.append((self.raw_end(name, stage), self.end(name, stage)[0]))
         if self.tower is not None and stage.has_embedding:
@@ -179,7 +186,10 @@ class LayerBook:
         if chunk.embedding:
             units += self._tower_units()
             units.append(unit_of("embedding", self.end("embedding", stage)[1]))
+        first = len(units)
         units += self.layer_units(chunk, stage, choice)
+        if chunk.final_norm:
+            units.append(unit_of("final_norm", self.end("final_norm", stage)[1]))
         after_mtp, after_head = self._shared_gradients(stage)
         units += [unit_of(*pair) for pair in self._mtp_profiles(chunk, choice)]
         if chunk.mtp:
@@ -188,7 +198,7 @@ class LayerBook:
             units.append(_leaving(unit_of("head", self.end("head", stage)[1]), after_head))
         if units and not chunk.embedding and self.job.model.pipeline_model_parallel_size > 1:
             units[0] = self._fed(units[0])
-        return tuple(units)
+        return with_held_input(units, first, self.shape.stream, received=not chunk.embedding)
 
     def _shared_gradients(self, stage: Stage) -> tuple[int, int]:
         """Return the bytes of the embedding's gradient that wait from an MTP depth's backward on, or the head's.
@@ -236,6 +246,8 @@ class LayerBook:
             _whole([self.tape(kind) for kind in kinds[first : first + size]], self)
             for first in range(0, len(kinds), size)
         ]
+        if chunk.final_norm:
+            found.append(self._end_wholes("final_norm", stage))
         found += [_whole([self.tape(layer.kind)], self) for layer in chunk.mtp]
         if chunk.head:
             found.append(self._end_wholes("head", stage))
@@ -293,13 +305,7 @@ class LayerBook:
     def layer_units(self, chunk: Chunk, stage: Stage, choice: RecomputeChoice) -> list[Unit]:
         """Return the decoder layers of a chunk as units: layers, or checkpointed groups of them."""
         if choice.recompute_granularity != FULL or choice.per_layer is not None:
-            return [
-                unit_of(
-                    kind,
-                    self.profile(kind, active, offloads=self._offloads(index, chunk, stage)),
-                )
-                for index, (kind, active) in enumerate(self.actives(chunk, choice))
-            ]
+            return offloading_units(self, chunk, stage, self.actives(chunk, choice))
         size = choice.recompute_num_layers or 0
         kinds = [layer.kind for layer in chunk.layers]
         units: list[Unit] = []

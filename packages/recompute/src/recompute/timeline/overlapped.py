@@ -23,7 +23,7 @@ from recompute.config.schema import JobConfig
 from recompute.model.tape import OpClass, Tape
 from recompute.timeline.units_of_work import Unit
 
-_ENDS: Final = frozenset({"embedding", "head"})
+_ENDS: Final = frozenset({"embedding", "final_norm", "head"})
 
 
 def overlap_bound(

@@ -8,19 +8,19 @@ step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from operator import mul
+from dataclasses import replace
 
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.schema import Assumption, JobConfig
 from recompute.model.arena import Owners
 from recompute.timeline.graph_pools import GraphPools
+from recompute.timeline.in_flight import Load, load_of
 from recompute.timeline.layers import FULL, LayerBook
 from recompute.timeline.loads import HIGH_LOAD, load_assumption, may_be_uneven, widened
 from recompute.timeline.moments import HELD, WORKSPACES, Moment, moments_of
 from recompute.timeline.muon import parts_of, uses_muon
 from recompute.timeline.overlapped import overlap_bound
-from recompute.timeline.schedule import Counts, InFlight, Schedule, schedule
+from recompute.timeline.schedule import Schedule, schedule
 from recompute.timeline.sharded import (
     kept_buffers,
     queue_bytes,
@@ -47,11 +47,11 @@ from recompute.timeline.types import (
 )
 from recompute.timeline.units_of_work import (
     ChunkPeak,
-    Heights,
     Unit,
     alive_in_backward,
     alive_in_forward,
     chunk_peak,
+    with_front,
 )
 from recompute.timeline.work import total
 from recompute.timeline.workspaces import RankParts, standing_bytes
@@ -116,7 +116,7 @@ class Predictor:
             for key, chunk in zip(signature, stage.chunks, strict=True):
                 if key not in chunks:
                     units = self._units(book, chunk, stage, choice)
-                    chunks[key] = (units, chunk_peak(units, self._queue))
+                    chunks[key] = (units, self._chunk_peak(book, chunk, stage, choice, units))
             parts = [chunks[key] for key in signature]
             if signature not in replays:
                 replays[signature] = total([(book.stage_replay(stage, choice), self.microbatches)])
@@ -171,11 +171,14 @@ class Predictor:
         stage, state, plan = self.stages[pp], self._states[pp], self._schedules[pp]
         units = [self._units(self._detail(), chunk, stage, choice) for chunk in stage.chunks]
         load = load_of(
-            tuple(chunk_peak(row, self._queue) for row in units),
+            tuple(
+                self._chunk_peak(self._detail(), chunk, stage, choice, row)
+                for chunk, row in zip(stage.chunks, units, strict=True)
+            ),
             tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
-        others = load.in_flight(at.others)
+        others = load.beside(at, Phase.BACKWARD)
         static = state.static
         # What this chunk held, its running micro-batch or another one in flight has replaced.
         own = 0 if at.others[at.chunk] else load.peaks[at.chunk].left_behind
@@ -205,6 +208,22 @@ class Predictor:
             return units
         return with_wholes(units, book.wholes(chunk, stage, choice), self._sharding, shards)
 
+    def _chunk_peak(
+        self,
+        book: LayerBook,
+        chunk: Chunk,
+        stage: Stage,
+        choice: RecomputeChoice,
+        units: tuple[Unit, ...],
+    ) -> ChunkPeak:
+        """Walk a chunk; where its last layer stays for the micro-batch that goes back next, only there."""
+        peak = chunk_peak(units, self._queue)
+        fine = self.job.model.fine_grained_activation_offloading
+        if not fine or chunk.head or not stage.runs_back_at_once(chunk):
+            return peak
+        behind = replace(stage, chunks=tuple(c for c in stage.chunks if not c.head))
+        return with_front(peak, chunk_peak(self._units(book, chunk, behind, choice), self._queue))
+
     def _make_book(self, *, composition: bool) -> LayerBook:
         return LayerBook(
             self.job, self.microbatches, composition=composition, expert_load=self.expert_load
@@ -223,7 +242,7 @@ class Predictor:
         both = stage.has_embedding and stage.has_head
         offloads = self.job.model.fine_grained_activation_offloading
         kept = offloads and stage.runs_back_at_once(chunk)
-        return (layers, chunk.embedding, chunk.head, both, kept)
+        return (layers, chunk.embedding, chunk.final_norm, chunk.head, both, kept)
 
     def _state(self, stage: Stage) -> StateBytes:
         """Count the parameters of a stage and what they cost all step long."""
@@ -386,69 +405,16 @@ class Predictor:
         }[phase]()
         if self.microbatches > 1:
             alive.append(("gradients", state.gradients_in_backward))
-        others = sum(map(mul, at.others, load.held))
+        replaced = sum(
+            p.left_behind for p, count in zip(load.peaks, at.others, strict=True) if count
+        )
+        others = load.beside(at, phase) + replaced
         alive.append(("activations of other micro-batches", others))
         alive += own
         counted = static.total - load.left_behind + others + sum(size for _, size in own)
         counted += state.gradients_in_backward if self.microbatches > 1 else 0
         alive.append((HELD, row.peak.peak_bytes - counted))
         return _owned(alive)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The chunks of one rank under one choice."""
-
-    peaks: tuple[ChunkPeak, ...]
-    held: tuple[int, ...]
-    """Bytes that one micro-batch in flight holds on each chunk."""
-    leaves_behind: bool
-    """Some module holds bytes between steps."""
-
-    @property
-    def left_behind(self) -> int:
-        """Bytes that modules hold between steps."""
-        return sum(peak.left_behind for peak in self.peaks)
-
-    def heights(self, state: InFlight) -> Heights:
-        """Return the running chunk's own highest points in a state."""
-        peak = self.peaks[state.chunk]
-        return peak.later if state.others[state.chunk] else peak.first
-
-    def in_flight(self, counts: Counts) -> int:
-        """Return what micro-batches in flight add to the bytes at the step's start."""
-        held = int(sum(map(mul, counts, self.held)))
-        if not self.leaves_behind:
-            return held
-        pairs = zip(self.peaks, counts, strict=True)
-        return held - sum(peak.left_behind for peak, count in pairs if count)
-
-    def height(self, state: InFlight, phase: Phase) -> int:
-        """Return the highest point over the bytes at the step's start while one chunk runs."""
-        heights = self.heights(state)
-        own = {
-            Phase.FORWARD: heights.forward,
-            Phase.LOSS: heights.loss,
-            Phase.BACKWARD: heights.backward,
-        }[phase]
-        if not own:
-            return 0
-        peak = self.peaks[state.chunk]
-        here = peak.left_behind if state.others[state.chunk] else 0
-        return self.in_flight(state.others) + here + own
-
-    def highest(self, states: Sequence[InFlight], phase: Phase) -> int:
-        """Return the highest point over some states."""
-        return max((self.height(state, phase) for state in states), default=0)
-
-
-def load_of(peaks: tuple[ChunkPeak, ...], outputs: tuple[int, ...]) -> Load:
-    """Return the load of one rank; ``outputs`` stay with each micro-batch in flight."""
-    return Load(
-        peaks=peaks,
-        held=tuple(p.saved + o for p, o in zip(peaks, outputs, strict=True)),
-        leaves_behind=any(peak.left_behind for peak in peaks),
-    )
 
 
 def _owned(alive: Sequence[tuple[str, int]]) -> tuple[OwnedBytes, ...]:

@@ -26,6 +26,8 @@ class Chunk:
     head: bool
     mtp: tuple[PlacedLayer, ...] = ()
     """Multi-token-prediction depths, between the layers and the head."""
+    final_norm: bool = False
+    """The decoder's last layer is here, and its norm apart from the head: with multi-token prediction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +79,17 @@ def stages_of(job: JobConfig) -> tuple[Stage, ...]:
             span = range(number, number + row[chunk])
             placed[pp, chunk] = tuple(PlacedLayer(number=n, kind=kinds[n]) for n in span)
             number += row[chunk]
+    last = next(
+        (cell for cell, layers in placed.items() if layers and layers[-1].number == number - 1),
+        None,
+    )
     return tuple(
         Stage(
             pp=pp,
             chunks=tuple(
                 Chunk(
                     layers=placed[pp, chunk],
+                    final_norm=bool(depths) and (pp, chunk) == last,
                     embedding=(pp, chunk) == ends[0],
                     head=(pp, chunk) == ends[1],
                     mtp=depths if (pp, chunk) == ends[2] else (),

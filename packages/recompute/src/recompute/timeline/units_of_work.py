@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from recompute.model.arena import Owners
 from recompute.model.run import TapeProfile
@@ -22,6 +22,8 @@ class Unit:
     """Bytes that modules hold from this unit's last run; its next forward replaces them."""
     left_gradient: int = 0
     """Of those, the gradient of its input, which the unit before takes as that of its output."""
+    input_left: bool = False
+    """Its input left for the host and could be freed, if nobody else held it."""
     alive_saved: Owners = field(default=(), repr=False)
     alive_at_forward_peak: Owners = field(default=(), repr=False)
     alive_at_backward_peak: Owners = field(default=(), repr=False)
@@ -50,6 +52,8 @@ class ChunkPeak:
     """No other micro-batch of the chunk is in flight: a unit's forward frees what it left behind."""
     later: Heights
     """Another micro-batch is in flight, so everything left behind has been replaced already."""
+    front: int = 0
+    """Bytes that the micro-batch which goes back next holds beyond :attr:`saved`."""
 
 
 def unit_of(name: str, profile: TapeProfile) -> Unit:
@@ -62,6 +66,7 @@ def unit_of(name: str, profile: TapeProfile) -> Unit:
         weight_grads=profile.weight_grads,
         left_behind=profile.left_behind,
         left_gradient=profile.left_gradient,
+        input_left=profile.input_left,
         alive_saved=profile.alive_saved,
         alive_at_forward_peak=profile.alive_at_forward_peak,
         alive_at_backward_peak=profile.alive_at_backward_peak,
@@ -128,6 +133,19 @@ def chunk_peak(units: Sequence[Unit], queue: int | None = None) -> ChunkPeak:
         first=_heights(units, 0, queue),
         later=_heights(units, left, queue),
     )
+
+
+def with_front(peak: ChunkPeak, others: ChunkPeak) -> ChunkPeak:
+    """Let only the micro-batch that goes back next keep what ``peak`` keeps; later ones keep less.
+
+    Args:
+        peak: What the micro-batch at the front of backward does, which runs back first.
+        others: What those behind it do.
+    """
+    later = replace(
+        peak.later, forward=others.later.forward, forward_unit=others.later.forward_unit
+    )
+    return replace(peak, saved=others.saved, later=later, front=peak.saved - others.saved)
 
 
 def _heights(units: Sequence[Unit], replaced: int, queue: int | None) -> Heights:

@@ -55,16 +55,20 @@ def embedding_tape(model: ModelConfig, shape: Shape, *, owns_weight: bool) -> Ta
 def head_tape(model: ModelConfig, shape: Shape, *, owns_weight: bool) -> Tape:
     """Final norm, output layer and loss.
 
+    Under multi-token prediction the norm comes before its depths (:func:`final_norm_tape`), and what the
+    output layer keeps is a view of the streams that they joined.
+
     Args:
         model: The job's model.
         shape: Sizes on one rank.
         owns_weight: False when the weight's gradient belongs to the embedding of this rank.
     """
-    hidden = Tensor(name="hidden", size=shape.stream)
-    final = norm("decoder.final_layernorm", "hidden", "normed", model=model, shape=shape)
+    joined = bool(model.mtp_num_layers)
+    hidden = Tensor(name="hidden", size=0 if joined else shape.stream)
+    final = () if joined else (_final_norm(model, shape, "normed"),)
     logits = column_linear(
         "output_layer",
-        "normed",
+        "hidden" if joined else "normed",
         "logits",
         shape=shape,
         width=shape.vocab,
@@ -74,8 +78,29 @@ def head_tape(model: ModelConfig, shape: Shape, *, owns_weight: bool) -> Tape:
     if not owns_weight:
         logits = replace(logits, weight_bytes=0)
     return Tape(
-        name="head", inputs=(hidden,), outputs=("loss",), ops=(final, logits, loss_op(model, shape))
+        name="head",
+        inputs=(hidden,),
+        outputs=("loss",),
+        ops=(*final, logits, loss_op(model, shape)),
     )
+
+
+def final_norm_tape(model: ModelConfig, shape: Shape) -> Tape:
+    """The decoder's final norm behind its last layer, where multi-token prediction follows.
+
+    Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_block.py
+    ``has_final_layernorm_in_this_stage``.
+    """
+    return Tape(
+        name="final_norm",
+        inputs=(Tensor(name="hidden", size=shape.stream),),
+        outputs=("normed",),
+        ops=(_final_norm(model, shape, "normed"),),
+    )
+
+
+def _final_norm(model: ModelConfig, shape: Shape, target: str) -> Op:
+    return norm("decoder.final_layernorm", "hidden", target, model=model, shape=shape)
 
 
 def loss_op(model: ModelConfig, shape: Shape) -> Op:

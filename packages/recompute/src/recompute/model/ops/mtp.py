@@ -130,20 +130,22 @@ def _projection(shape: Shape) -> tuple[Op, ...]:
 def _exit(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     """Join with the model's own stream, take logits of this depth and its loss.
 
-    The joined tensor holds both streams, and the output layer keeps a view of it.
+    One tensor holds the streams of all depths and the model's own, and the output layer keeps views of
+    it: each depth counts its share.
     """
-    stream = shape.stream
+    stream, depths = shape.stream, model.mtp_num_layers or 1
+    streams = -(-stream * (1 + depths) // depths)
     joined = Op(
         name=f"{PREFIX}.join_streams",
         kind=OpClass.ELEMENTWISE,
         reads=("mtp_normed", "hidden"),
         writes=(
-            Tensor(name="streams", size=2 * stream),
+            Tensor(name="streams", size=streams),
             Tensor(name="mtp_stream", size=stream, storage="streams"),
             Tensor(name="hidden_out", size=stream, storage="streams"),
         ),
         passes_grad=True,
-        traffic=4 * stream,
+        traffic=2 * streams,
     )
     logits = column_linear(
         f"{PREFIX}.output_layer",
