@@ -212,8 +212,7 @@ class LocalRegistry:
     def _candidates(self, source: SourceRow, reference: Reference) -> list[Artifact]:
         index = self._stores.index
         if reference.path is not None:
-            found = index.artifacts_at(source.id, reference.path)
-            exact = [each for each in found if each.path == reference.path]
+            found = exact = index.artifacts_at(source.id, reference.path)
         else:
             assert reference.name is not None
             found = index.artifacts_named(source.id, reference.name)

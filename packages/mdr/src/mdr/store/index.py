@@ -116,11 +116,17 @@ class Index:
         return together.once(self.engine, key, lambda: self._artifacts(where))
 
     def artifacts_at(self, source_id: int, path: str) -> list[Artifact]:
-        """Return the artifacts at this path, whatever its case, by path."""
-        here = func.lower(artifacts.c.path) == path.lower()
-        where = (artifacts.c.source_id == source_id) & here
-        key = ("at", source_id, path.lower())
-        return together.once(self.engine, key, lambda: self._artifacts(where))
+        """Return the artifact at this path, or else those that are when case is ignored, by path."""
+        here, column = artifacts.c.source_id == source_id, artifacts.c.path
+
+        def ask() -> list[
+            Artifact
+        ]:  # an index knows the path as it is; case costs the whole source
+            return self._artifacts(here & (column == path)) or self._artifacts(
+                here & (func.lower(column) == path.lower())
+            )
+
+        return together.once(self.engine, ("at", source_id, path), ask)
 
     def artifacts_in(self, source_id: int) -> list[Artifact]:
         """Return every artifact of a repository, by path."""
