@@ -109,6 +109,64 @@ def test_torch_fsdp2_splits_everything_and_its_gradients_appear_in_backward() ->
     assert row.peak.peak_bytes < hot(megatron_job(gpus=8, batch=16)).peak.peak_bytes
 
 
+def test_torch_fsdp2_splits_experts_over_the_one_mesh_that_it_has() -> None:
+    """Tensor parallelism outside the experts makes their own groups larger, which FSDP2 does not use."""
+    sizes = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    given = replace(
+        megatron_job(gpus=8, batch=16, **{**EXPERTS, **sizes, "expert_tensor_parallel_size": 1}),
+        ddp=DdpConfig(use_torch_fsdp2=True),
+        optimizer=OptimizerConfig(),
+    )
+    count = ParameterCount(dense=4_000_000, expert=80_000_000)
+    state = state_bytes(given, count)
+    assert state.static.parameters == 2 * count.total // 4
+    assert state.static.optimizer == 12 * count.total // 4
+    assert state.gradients_in_backward == 2 * count.total // 4
+
+
+def test_a_layer_of_torch_fsdp2_is_whole_with_all_its_experts_while_it_runs() -> None:
+    given = replace(
+        megatron_job(gpus=8, batch=16, **EXPERTS),
+        ddp=DdpConfig(use_torch_fsdp2=True),
+        optimizer=OptimizerConfig(),
+    )
+    predictor = Predictor(given)
+    stage = predictor.stages[0]
+    plain = predictor._book.units(stage.chunks[0], stage, NO_RECOMPUTE)
+    whole = predictor._units(predictor._book, stage.chunks[0], stage, NO_RECOMPUTE)
+    layer = predictor._book.tape(stage.layers[0].kind).weight_bytes
+    assert predictor._book.tape(stage.layers[0].kind).expert_weight_bytes > layer // 2
+    at = next(i for i, unit in enumerate(plain) if unit.name.endswith("+moe"))
+    # this layer and the one gathered ahead, in 16 bits; one gradient that appears, one that is reduced
+    assert whole[at].forward_peak - plain[at].forward_peak == 2 * layer
+    assert whole[at + 1].backward_peak - plain[at + 1].backward_peak == 4 * layer
+    assert whole[at].weight_grads == -(-layer // 8)
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp.reshard_after_forward", "arguments.torch_fsdp2_reshard_after_forward"]
+)
+def test_weights_that_are_not_split_again_stay_whole_until_their_backward(name: str) -> None:
+    given = replace(
+        megatron_job(gpus=8, batch=16),
+        ddp=DdpConfig(use_torch_fsdp2=True),
+        optimizer=OptimizerConfig(),
+    )
+    split, kept = (
+        Predictor(replace(given, unmodelled={name: value}))
+        .predict(NO_RECOMPUTE, composition=True)
+        .hot
+        for value in (True, False)
+    )
+    book = Predictor(given)._book
+    stage = Predictor(given).stages[0]
+    weights = sum(raw.weight_bytes for raw, _ in book.tapes(stage))
+    held = kept.activation_bytes_after_forward - split.activation_bytes_after_forward
+    assert held == weights
+    owners = {o.owner: o.bytes for o in kept.alive_at_peak}
+    assert sum(owners.values()) == pytest.approx(kept.peak.peak_bytes, rel=1e-3)
+
+
 @pytest.mark.parametrize(("share", "left"), [(0.0, 12), (0.5, 6), (1.0, 0)])
 def test_optimizer_states_on_the_host(share: float, left: int) -> None:
     offload = OptimizerConfig(
@@ -190,7 +248,10 @@ REFUSED_JOBS: dict[str, JobConfig] = {
     "ddp.outer_dp_sharding_strategy": replace(
         fsdp("optim_grads_params"), unmodelled={"ddp.outer_dp_sharding_strategy": "optim"}
     ),
-    "ddp.use_torch_fsdp2": replace(megatron_job(**EXPERTS), ddp=DdpConfig(use_torch_fsdp2=True)),
+    "ddp.use_torch_fsdp2": replace(
+        megatron_job(gpus=2, **{**EXPERTS, "expert_model_parallel_size": 2}),
+        ddp=DdpConfig(use_torch_fsdp2=True),
+    ),
     "model.cpu_offloading_weights": megatron_job(
         cpu_offloading=True, cpu_offloading_num_layers=2, cpu_offloading_weights=True
     ),

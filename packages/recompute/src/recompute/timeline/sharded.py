@@ -23,6 +23,10 @@ UNIT_ELEMENTS: Final = 1_000_000_000
 weights are gathered ahead by half of it."""
 
 
+RESHARDS: Final = ("ddp.reshard_after_forward", "arguments.torch_fsdp2_reshard_after_forward")
+"""Where a job says whether FSDP2 splits weights again after forward."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
     """What data-parallel ranks split."""
@@ -34,6 +38,8 @@ class Sharding:
     """Megatron FSDP: embedding and output layer are no units, so they stay whole once gathered."""
     torch: bool = False
     """PyTorch's FSDP2: gradients have no buffer, their shards appear in backward."""
+    keeps_whole: bool = False
+    """PyTorch's ``reshard_after_forward=False``: weights stay whole from forward until backward is over."""
     double_buffer: bool = False
     """Two units' buffers are kept for good instead of being allocated."""
 
@@ -42,7 +48,9 @@ def sharding_of(job: JobConfig) -> Sharding:
     """Return what a job's wrapper splits."""
     ddp, optimizer = job.ddp, job.optimizer
     if ddp is not None and ddp.use_torch_fsdp2:
-        return Sharding(parameters=True, gradients=True, states=True, torch=True)
+        given = (job.unmodelled.get(name, True) for name in RESHARDS)
+        whole = any(value is False for value in given)
+        return Sharding(parameters=True, gradients=True, states=True, torch=True, keeps_whole=whole)
     if ddp is not None and ddp.use_megatron_fsdp:
         strategy = ddp.data_parallel_sharding_strategy
         return Sharding(
@@ -109,8 +117,24 @@ def with_wholes(
             forward = max((_gathered(flat, elements, i, 1, ahead) for i in span), default=0)
             backward = max((_gathered(flat, elements, i, -1, ahead) for i in span), default=0)
         own, left = _gradients(whole, sharding, shards)
-        result.append(_grown(unit, (forward, backward), own, left))
+        grown = _grown(unit, (forward, backward), own, left)
+        result.append(_kept(grown, whole, backward) if sharding.keeps_whole else grown)
     return tuple(result)
+
+
+def _kept(unit: Unit, whole: Wholes, gathered: int) -> Unit:
+    """Keep a unit's weights whole between its forward and its backward, which gathers none ahead then."""
+    size = sum(whole.weights)
+    return replace(
+        unit,
+        saved=unit.saved + size,
+        backward_peak=unit.backward_peak - gathered + size,
+        alive_saved=(*unit.alive_saved, ("gathered weights", size)),
+        alive_at_backward_peak=(
+            *unit.alive_at_backward_peak,
+            ("gathered weights", size - gathered),
+        ),
+    )
 
 
 def _gradients(whole: Wholes, sharding: Sharding, shards: int) -> tuple[int, int]:

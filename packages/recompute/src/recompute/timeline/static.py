@@ -64,7 +64,11 @@ class StateBytes:
 
 
 def parallelism_of(job: JobConfig) -> Parallelism:
-    """Work out group sizes; without ``hardware.num_gpus`` the job is one data-parallel replica."""
+    """Work out group sizes; without ``hardware.num_gpus`` the job is one data-parallel replica.
+
+    torch FSDP2 has one mesh for every parameter, experts too: the data-parallel group with context
+    (NVIDIA/Megatron-LM core_v0.19.0 megatron/core/distributed/torch_fully_sharded_data_parallel.py).
+    """
     model = job.model
     replica = (
         model.tensor_model_parallel_size
@@ -78,11 +82,13 @@ def parallelism_of(job: JobConfig) -> Parallelism:
     world = job.hardware.num_gpus or max(replica, expert_replica)
     data = max(1, world // replica)
     instances = job.ddp.num_distributed_optimizer_instances if job.ddp else 1
+    dense = max(1, data * model.context_parallel_size // instances)
+    one_mesh = job.ddp is not None and job.ddp.use_torch_fsdp2
     return Parallelism(
         world=world,
         data=data,
-        dense_shards=max(1, data * model.context_parallel_size // instances),
-        expert_shards=max(1, world // expert_replica // instances),
+        dense_shards=dense,
+        expert_shards=dense if one_mesh else max(1, world // expert_replica // instances),
     )
 
 

@@ -81,9 +81,11 @@ REFUSED: Final = (
     ),
     Refusal(
         field="ddp.use_torch_fsdp2",
-        what="torch FSDP2 over a mixture of experts",
-        hint="use ddp.use_megatron_fsdp=true, whose expert groups are modelled",
-        when=lambda job: _torch_fsdp2(job) and job.model.num_moe_experts is not None,
+        what="torch FSDP2 with expert parallelism, where one group would shard different experts as one "
+        "tensor (Megatron-LM's validate_args refuses it),",
+        hint="set model.expert_model_parallel_size=1, or use ddp.use_megatron_fsdp=true, whose expert "
+        "groups are modelled",
+        when=lambda job: _torch_fsdp2(job) and job.model.expert_model_parallel_size > 1,
     ),
     Refusal(
         field="model.cpu_offloading_weights",
