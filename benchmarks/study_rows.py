@@ -38,7 +38,24 @@ def study_rows() -> Iterator[tuple[str, str, JobConfig, RecomputeChoice, dict[st
         path = STUDIES / name
         if path.is_file():
             for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+                if _quantizes_once(row):
+                    continue
                 yield _row(row, "h200 planning" if "planning" in name else "h200 study")
+
+
+def _quantizes_once(row: Mapping[str, Any]) -> bool:
+    """Say whether a row ran as no training does: its weights were quantized in the first step alone.
+
+    The study calls the model without Megatron's schedule, which has weights quantized in every step; then
+    a block-scaled linear that is fused with its norm frees a copy in the forward under a checkpoint
+    (packages/recompute/tests/timeline/test_study.py compares these rows with that copy added).
+    """
+    blocks = row["fields"].get("fp8_recipe") == "blockwise" and not row["fields"].get(
+        "num_moe_experts"
+    )
+    given = row["recompute"]
+    replays = given["recompute_granularity"] == "full" or "mlp" in given["recompute_modules"]
+    return blocks and replays
 
 
 def _row(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from recompute.model.ops.ends import head_tape
-from recompute.model.run import TapeProfile, profile
+from recompute.model.run import profile
 from recompute.model.shape import shape_of
+from recompute.model.tape_profile import TapeProfile
 
 from .jobs import GRADS, job
 

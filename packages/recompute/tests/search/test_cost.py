@@ -165,9 +165,12 @@ def test_narrow_gemms_are_less_efficient() -> None:
 
 def test_fp8_speeds_gemms_up_and_leaves_attention_alone() -> None:
     bf16, fp8 = (CostModel(small_job(fp8=value), H200) for value in (None, "hybrid"))
-    gemm = Replay(flops=((OpClass.GEMM, 10**15),))
+    gemm, quantized = (
+        Replay(flops=((kind, 10**15),)) for kind in (OpClass.GEMM, OpClass.NARROW_GEMM)
+    )
     attention = Replay(flops=((OpClass.ATTENTION, 10**15),))
-    assert fp8.seconds(gemm) == pytest.approx(bf16.seconds(gemm) / 2, rel=1e-3)
+    assert fp8.seconds(quantized) == pytest.approx(bf16.seconds(gemm) / 2, rel=1e-3)
+    assert fp8.seconds(gemm) == bf16.seconds(gemm)
     assert fp8.seconds(attention) == bf16.seconds(attention)
 
 

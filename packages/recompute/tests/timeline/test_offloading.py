@@ -8,7 +8,8 @@ import pytest
 
 from recompute.config.choice import NO_RECOMPUTE, full, selective
 from recompute.model.offload import offload_groups
-from recompute.model.run import GradPolicy, TapeProfile, profile
+from recompute.model.run import GradPolicy, profile
+from recompute.model.tape_profile import TapeProfile
 from recompute.timeline.layers import LayerBook
 from recompute.timeline.offloading import arriving, leaves, offloading_units
 from recompute.timeline.predict import Predictor

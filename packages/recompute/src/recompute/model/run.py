@@ -15,11 +15,12 @@ CheckpointWithoutOutput):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from recompute.model.arena import Arena, Owners, rounded
 from recompute.model.offload import HostMemory, OffloadGroup
 from recompute.model.tape import Mechanism, Op, Region, Tape, Tensor
+from recompute.model.tape_profile import TapeProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,36 +31,6 @@ class GradPolicy:
     """No DDP wrapper: each weight gradient is a new allocation that stays until the optimizer step."""
     fused: bool
     """``gradient_accumulation_fusion``: the GEMM adds into the main gradient, nothing in between."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TapeProfile:
-    """What running one tape does to memory. Bytes exclude everything outside the tape."""
-
-    saved: int
-    """Alive between the tape's forward and its backward, its input included when it is saved."""
-    forward_peak: int
-    backward_peak: int
-    """Highest point of the backward, gradient of the output included."""
-    weight_grads: int
-    """Gradients that this tape leaves behind (zero when they were allocated beforehand)."""
-    left_behind: int = 0
-    """Bytes that stay after the backward until this layer's next forward replaces them: tensors that
-    modules hold and, where such a tensor belongs to a replayed graph, the replay's inputs and their
-    gradients with it."""
-    left_gradient: int = 0
-    """Of those, the gradient of the tape's first input: it is also the gradient of the layer before's
-    output, one storage while that layer runs backward."""
-    returning: tuple[int, ...] = ()
-    """Bytes that each offloaded group brings back from the host, in forward order."""
-    input_left: bool = False
-    """The tape's input went to the host, and only its owners outside keep its bytes."""
-    replayed: tuple[str, ...] = ()
-    """Names of the operations that ran a second time, in order."""
-    alive_saved: Owners = field(default=(), repr=False)
-    """What :attr:`saved` consists of. Empty unless composition was asked for, as the next two."""
-    alive_at_forward_peak: Owners = field(default=(), repr=False)
-    alive_at_backward_peak: Owners = field(default=(), repr=False)
 
 
 class TapeRun:
@@ -95,13 +66,15 @@ class TapeRun:
         self.saved_by_region: dict[tuple[int, int], list[str]] = {}
         self.grad_storage: dict[str, str] = {}
         """Gradient -> storage it shares, for gradients that were handed on."""
+        self.handed: frozenset[str] = frozenset()
+        """Gradients that the checkpoints whose backward runs were handed."""
         self.replayed: list[str] = []
         self.outermost = True
         """Not inside a replay: the tape's outputs are handed to the next layer."""
         self.replay_outputs: frozenset[str] = frozenset()
         """Inside a replay: what it holds until its backward is over, from when it is there."""
         self.weight_grads = 0
-        self.left_behind = self.left_gradient = 0
+        self.left_behind = self.left_gradient = self.left_copies = 0
         self.held_by_module: set[str] = set()
 
     # --- forward
@@ -148,6 +121,7 @@ class TapeRun:
             self._save(position, op)
         else:
             arena.touch(sum(tensor.size for tensor in self._kept(op)))
+            arena.touch(op.forward_workspace + sum(tensor.size for tensor in op.keeps))
         arena.touch(op.forward_workspace)
         for name in (*op.reads, *op.reads_without_grad):
             arena.release(self.tensors[name].key)
@@ -260,11 +234,26 @@ class TapeRun:
         first, last, _ = found
         saved = self.saved_by_region.pop((first, last))
         gathered = self._replay(first, last, saved)
-        outputs = [self.tensors[name].key for name in self._region_outputs(first, last)]
+        names = self._region_outputs(first, last)
+        outputs = [self.tensors[name].key for name in names]
+        handed, before = self._handed_gradients(names), self.handed
+        self.handed = before | frozenset(handed)
         self._backward_span(first, last + 1)
         self._leave_behind(first, last)
-        for storage in (*outputs, *saved, *gathered):
+        self.handed = before
+        for storage in (*outputs, *saved, *gathered, *handed):
             self.arena.release(storage)
+
+    def _handed_gradients(self, names: tuple[str, ...]) -> list[str]:
+        """Hold the gradients that a checkpoint's backward was handed, as its arguments, until it returns."""
+        handed = [
+            self.grad_storage.get(grad_of(name), grad_of(name))
+            for name in names
+            if self._has_grad(name)
+        ]
+        for storage in handed:
+            self.arena.retain(storage)
+        return handed
 
     def _leave_behind(self, first: int, last: int) -> None:
         """Hold a replay's inputs and their gradients where a module still holds its graph.
@@ -345,20 +334,28 @@ class TapeRun:
         if op.weight_bytes and self.grads.appear_in_backward:
             arena.allocate(f"wgrad:{op.name}", op.weight_bytes, "weight gradients")
             self.weight_grads += rounded(op.weight_bytes)
-        elif op.weight_bytes and not self.grads.fused:
-            arena.touch(op.weight_bytes)
-        arena.touch(op.backward_workspace)
+        self._remake(op, position)
+        separate = not self.grads.appear_in_backward and not self.grads.fused
+        arena.touch(op.backward_workspace + (op.weight_bytes if separate else 0))
         for name in incoming:
             arena.release(self.grad_storage.pop(name, name))
         for storage in self.saved_by_op.pop(position, []):
             arena.release(storage)
         self.host.let_go_after(position)
 
+    def _remake(self, op: Op, position: int) -> None:
+        """Make the copies of the weight again that a forward without gradients has freed."""
+        if op.remade and any(first <= position <= last for first, last, _ in self.spans):
+            self.arena.allocate(f"copy:{op.name}", op.remade, op.name)
+            self.left_copies += rounded(op.remade)
+            self.left_behind += rounded(op.remade)
+
     def _flow(self, op: Op, name: str, size: int, incoming: list[str]) -> None:
         """Produce the gradient of a read tensor, or add to the one that is there."""
         target = grad_of(name)
         if self._has_grad(name):
             self.arena.touch(0 if op.passes_grad and name not in op.new_grads else size)
+            self._add_apart(target, size)
         elif op.grad_over:
             base = self.tensors.get(op.grad_over)
             self._share_grad(target, base.key if base else op.grad_over)
@@ -368,6 +365,15 @@ class TapeRun:
             self._share_grad(target, self.grad_storage.get(source, source))
         else:
             self.arena.allocate(target, size, "gradients of activations")
+
+    def _add_apart(self, target: str, size: int) -> None:
+        """Add to a gradient that somebody else holds: autograd makes a new tensor for the sum."""
+        storage = self.grad_storage.get(target, target)
+        if storage in self.handed:
+            total = f"sum of {target}"
+            self.arena.allocate(total, size, "gradients of activations")
+            self.grad_storage[target] = total
+            self.arena.release(storage)
 
     def _share_grad(self, target: str, storage: str) -> None:
         self.arena.retain(storage)
@@ -455,6 +461,7 @@ def profile(
         weight_grads=run.weight_grads,
         left_behind=run.left_behind,
         left_gradient=run.left_gradient,
+        left_copies=run.left_copies,
         returning=tuple(run.host.returning),
         input_left=left,
         replayed=tuple(run.replayed),

@@ -26,6 +26,11 @@ class Load:
         """Bytes that modules hold between steps."""
         return sum(peak.left_behind for peak in self.peaks)
 
+    @property
+    def left_copies(self) -> int:
+        """Of those, copies of weights, which are counted with the modules' other static bytes already."""
+        return sum(peak.left_copies for peak in self.peaks)
+
     def heights(self, state: InFlight) -> Heights:
         """Return the running chunk's own highest points in a state."""
         peak = self.peaks[state.chunk]

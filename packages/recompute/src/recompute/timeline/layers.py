@@ -12,16 +12,17 @@ from recompute.model.offload import OffloadGroup, offload_groups, whole_layer
 from recompute.model.ops.adapters import adapted, frozen
 from recompute.model.ops.ends import embedding_tape, final_norm_tape, head_tape
 from recompute.model.replay import replayed_ops
-from recompute.model.run import GradPolicy, TapeProfile, profile
+from recompute.model.run import GradPolicy, profile
 from recompute.model.shape import shape_of
 from recompute.model.tape import Mechanism, Region, Tape
+from recompute.model.tape_profile import TapeProfile
 from recompute.model.vision import tower_of
 from recompute.timeline.offloading import Arrivals, offloading_units, with_held_input
 from recompute.timeline.sharded import NO_WHOLES, Wholes, main_gradient_bytes
 from recompute.timeline.stages import Chunk, PlacedLayer, Stage
 from recompute.timeline.types import Replay
 from recompute.timeline.units_of_work import Unit, group_of, unit_of
-from recompute.timeline.work import total, work_of
+from recompute.timeline.work import total, weight_casts_of, work_of
 
 FULL = "full"
 """Name of the region that covers a whole layer."""
@@ -337,6 +338,10 @@ class LayerBook:
     def stage_work(self, stage: Stage) -> Replay:
         """Return what one micro-batch's forward of a stage runs."""
         return total((work_of(tape.ops), 1) for _, tape in self.tapes(stage))
+
+    def weight_casts(self, stage: Stage) -> Replay:
+        """Return what quantizing a stage's weights moves, once a step."""
+        return weight_casts_of(op for tape in self.weights(stage) for op in tape[1].ops)
 
     def stage_replay(self, stage: Stage, choice: RecomputeChoice) -> Replay:
         """Return what one micro-batch's backward of a stage runs again."""

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from recompute.config.schema import JobConfig
 from recompute.model.offload import OffloadGroup
-from recompute.model.run import TapeProfile
+from recompute.model.tape_profile import TapeProfile
 from recompute.timeline.stages import Chunk, Stage
 from recompute.timeline.units_of_work import Unit, unit_of
 

@@ -186,7 +186,7 @@ class Predictor:
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
-            (WORKSPACES, static.other),
+            (WORKSPACES, static.other - load.left_copies),
             (HELD, load.left_behind - own),
         )
         if self.microbatches > 1:
@@ -304,7 +304,8 @@ class Predictor:
         for stage in self.stages:
             key = (tuple(x.kind for x in stage.layers), stage.has_embedding, stage.has_head)
             if key not in seen:
-                seen[key] = total([(self._book.stage_work(stage), self.microbatches)])
+                once = (self._book.weight_casts(stage), 1)
+                seen[key] = total([(self._book.stage_work(stage), self.microbatches), once])
             result.append(seen[key])
         return result
 
@@ -323,7 +324,7 @@ class Predictor:
             tuple(peak for _, peak in parts),
             tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
-        state = _with_left_behind(self._states[stage.pp], load.left_behind)
+        state = _with_left_behind(self._states[stage.pp], load.left_behind - load.left_copies)
         base = state.static.total
         if self.microbatches > 1:
             base += state.gradients_in_backward

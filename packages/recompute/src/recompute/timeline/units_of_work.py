@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from recompute.model.arena import Owners
-from recompute.model.run import TapeProfile
+from recompute.model.tape_profile import TapeProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class Unit:
     weight_grads: int
     left_behind: int = 0
     """Bytes that modules hold from this unit's last run; its next forward replaces them."""
+    left_copies: int = 0
+    """Of those, copies of weights that are counted among what modules hold for good."""
     left_gradient: int = 0
     """Of those, the gradient of its input, which the unit before takes as that of its output."""
     input_left: bool = False
@@ -48,6 +50,8 @@ class ChunkPeak:
     saved: int
     left_behind: int
     """Bytes that modules hold between steps; part of the static bytes."""
+    left_copies: int
+    """Of those, copies of weights, which the modules' other static bytes count already."""
     first: Heights
     """No other micro-batch of the chunk is in flight: a unit's forward frees what it left behind."""
     later: Heights
@@ -65,6 +69,7 @@ def unit_of(name: str, profile: TapeProfile) -> Unit:
         backward_peak=profile.backward_peak,
         weight_grads=profile.weight_grads,
         left_behind=profile.left_behind,
+        left_copies=profile.left_copies,
         left_gradient=profile.left_gradient,
         input_left=profile.input_left,
         alive_saved=profile.alive_saved,
@@ -90,10 +95,13 @@ def group_of(
     held = stream  # the replayed output, kept until the group's backward is over
     before, high, high_at = 0, 0, 0
     later_gradients = sum(layer.weight_grads for layer in plain)
+    copies = 0  # of weights, made again as backward goes through their layers
+    made = sum(layer.left_copies for layer in whole)
     for index, layer in enumerate(plain):
         later_gradients -= layer.weight_grads
         forward = before + layer.forward_peak + stream
-        backward = before + layer.backward_peak + held + later_gradients
+        backward = before + layer.backward_peak + held + later_gradients + made - copies
+        copies += whole[index].left_copies
         if max(forward, backward) >= high:
             high, high_at = max(forward, backward), index
         before += layer.saved
@@ -105,7 +113,10 @@ def group_of(
         weight_grads=sum(layer.weight_grads for layer in plain),
         left_behind=sum(layer.left_behind for layer in plain)
         + whole[0].left_behind
-        - plain[0].left_behind,
+        - plain[0].left_behind
+        + made
+        - whole[0].left_copies,
+        left_copies=made,
         left_gradient=whole[0].left_gradient,
         alive_saved=whole[0].alive_saved,
         alive_at_forward_peak=whole[0].alive_at_forward_peak,
@@ -130,6 +141,7 @@ def chunk_peak(units: Sequence[Unit], queue: int | None = None) -> ChunkPeak:
     return ChunkPeak(
         saved=sum(unit.saved for unit in units),
         left_behind=left,
+        left_copies=sum(unit.left_copies for unit in units),
         first=_heights(units, 0, queue),
         later=_heights(units, left, queue),
     )

@@ -10,7 +10,7 @@ fla/modules/l2norm.py, fla/modules/conv/triton/ops.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from recompute.config.schema import ModelConfig
@@ -26,6 +26,8 @@ from recompute.model.tape import Link, Mechanism, Op, OpClass, Region, Tensor
 CHUNK: Final = 64
 """Tokens of a chunk of the delta rule's kernels."""
 FP32: Final = 4
+LOCALS: Final = ("conv_out", "q", "k", "v", "gate", "core_attn_out")
+"""What local variables of GatedDeltaNet.forward hold until it returns, beside the projection's output."""
 PREFIX = "self_attention"
 
 
@@ -85,6 +87,9 @@ def gated_delta_net(model: ModelConfig, shape: Shape, source: str, target: str) 
         shape, "cp2hp", "qkvzba", shape.tokens * sizes.projected * shape.act
     )
     back, output = _exchange(shape, "hp2cp", "norm_out", shape.tokens * sizes.value * shape.act)
+    last = row_linear(
+        f"{PREFIX}.out_proj", output, target, shape=shape, width=sizes.value, bias=False
+    )
     return (
         *projected,
         *exchange,
@@ -92,14 +97,7 @@ def gated_delta_net(model: ModelConfig, shape: Shape, source: str, target: str) 
         _delta_rule(shape, sizes),
         *_gated_norm(model, shape, sizes),
         *back,
-        row_linear(
-            f"{PREFIX}.out_proj",
-            output,
-            target,
-            shape=shape,
-            width=sizes.value,
-            bias=False,
-        ),
+        replace(last, reads_without_grad=(mixed, *LOCALS)),
     )
 
 
@@ -227,7 +225,9 @@ def _scalars(shape: Shape, sizes: Sizes) -> Op:
 def _delta_rule(shape: Shape, sizes: Sizes) -> Op:
     """The chunked delta rule: keeps query, key, value, beta, summed decay and [T, m, chunk] products.
 
-    Its states, one [key, value] matrix a chunk and head, live during forward and again in backward.
+    Its states, one [key, value] matrix a chunk and head, live during forward and again in backward. Until
+    the backward returns it holds w, u, the new values, their gradient and that of w, and the part of the
+    key's gradient that is added last (``chunk_gated_delta_rule_bwd``; met to the byte on one H200).
     """
     tokens, heads = shape.tokens, sizes.value_heads
     states = -(-tokens // CHUNK) * heads * sizes.key_dim * sizes.value_dim * shape.act
@@ -245,7 +245,7 @@ def _delta_rule(shape: Shape, sizes: Sizes) -> Op:
             Tensor(name="chunk_products", size=tokens * heads * CHUNK * shape.act),
         ),
         forward_workspace=states + rows,
-        backward_workspace=2 * states + rows,
+        backward_workspace=2 * states + 3 * tokens * shape.act * (sizes.expanded + sizes.value),
         flops=2 * tokens * heads * per_token,
         traffic=rows * 2 + 2 * states,
     )
