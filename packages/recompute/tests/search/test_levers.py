@@ -53,7 +53,8 @@ def test_deltas_are_those_of_predicting_the_changed_job() -> None:
 @pytest.mark.parametrize(
     ("entry_point", "core", "offered"),
     [
-        ("megatron-lm", "0.18.2", True),
+        ("megatron-lm", "0.18.0", True),
+        ("megatron-lm", "0.18.2", False),
         ("megatron-lm", "0.19.0", False),
         ("megatron-lm", None, False),
         ("bridge", "0.19.0", True),

@@ -51,3 +51,14 @@ def transformer_engine_at_least(job: JobConfig, first: Version) -> bool:
         core = read_version(job.framework.megatron_core)
         version = CONTEMPORARY.get(core) if core else None
     return version is None or version >= first
+
+
+def refuses_engine_loss(job: JobConfig) -> bool:
+    """Say whether Megatron-LM's command line of the job's release refuses Transformer Engine's cross entropy.
+
+    From 0.18.2 on (NVIDIA/Megatron-LM core_v0.18.2 and core_v0.19.0 megatron/training/arguments.py
+    ``validate_args``; not in core_v0.18.0). Without a version, the newest is assumed.
+    """
+    if core_at_least(job, (0, 19)):
+        return True
+    return re.match(r"(?:core_v|v)?0\.18\.[2-9]", job.framework.megatron_core or "") is not None

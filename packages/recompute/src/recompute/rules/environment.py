@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from recompute.config.versions import refuses_engine_loss
 from recompute.rules.case import Case, below
+from recompute.rules.edits import put
 from recompute.rules.types import ALL, BRIDGE, Rule, Source, ex, since
 
 _SELECTIVE: Final = {"recompute_granularity": "selective"}
@@ -13,6 +15,7 @@ _FULL: Final = {
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
 }
+_TE_LOSS: Final = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}
 _EXPANDABLE: Final = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 _ALLOCATOR: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _DISCARDS: Final = frozenset(
@@ -49,6 +52,30 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         bad=ex("0.19", **_SELECTIVE, recompute_modules=("core_attn",), context_parallel_size=2),
         good=ex("0.19", **_SELECTIVE, recompute_modules=("mlp",), context_parallel_size=2),
+    ),
+    Rule(
+        id="te-cross-entropy-refused",
+        severity="error",
+        raised="cli",
+        title="Transformer Engine's fused cross entropy: Megatron-LM refuses it from 0.18.2 on",
+        revisions=since("0.18"),
+        entries=frozenset({"megatron-lm"}),
+        when=lambda c: (
+            bool(c.model.cross_entropy_loss_fusion)
+            and c.model.cross_entropy_fusion_impl == "te"
+            and (c.name != "0.18" or refuses_engine_loss(c.job))
+        ),
+        message="--cross-entropy-loss-fusion with --cross-entropy-fusion-impl te is refused for its "
+        "stability; native keeps an FP32 copy of the logits, which the peak of the last stage then holds",
+        fields=("model.cross_entropy_fusion_impl", "model.cross_entropy_loss_fusion"),
+        fix=put(cross_entropy_fusion_impl="native"),
+        source=Source(
+            path="megatron/training/arguments.py",
+            where="validate_args",
+            terms=("cross_entropy_fusion_impl", "cross_entropy_loss_fusion"),
+        ),
+        bad=ex("0.19", "megatron-lm", **_TE_LOSS),
+        good=ex("0.19", "bridge", **_TE_LOSS),
     ),
     Rule(
         id="alloc-frag",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recompute.config.pipeline import chunk_count, layers_per_chunk
-from recompute.config.versions import core_at_least
+from recompute.config.versions import refuses_engine_loss
 from recompute.search.reserved import EXPANDABLE, allocator_of
 from recompute.timeline.static import is_distributed, parallelism_of
 
@@ -44,12 +44,11 @@ def fused_activation(before: Before) -> Edit | None:
 def fused_cross_entropy(before: Before) -> Edit | None:
     """Use Transformer Engine's cross entropy.
 
-    Megatron-LM's command line refuses it from core 0.19 on, for stability (NVIDIA/Megatron-LM
-    core_v0.19.0 megatron/training/arguments.py ``validate_args``); without a version, the newest is
-    assumed. Megatron Bridge has no such check.
+    Megatron-LM's command line refuses it from core 0.18.2 on, for stability; Megatron Bridge has no such
+    check.
     """
     model = before.job.model
-    if before.job.identity.entry_point == "megatron-lm" and core_at_least(before.job, (0, 19)):
+    if before.job.identity.entry_point == "megatron-lm" and refuses_engine_loss(before.job):
         return None
     done = model.cross_entropy_loss_fusion and model.cross_entropy_fusion_impl == "te"
     if done or model.transformer_impl != "transformer_engine":
