@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import ip_network
 
 import pytest
@@ -60,12 +61,94 @@ def test_pages_of_any_origin_may_read_and_none_may_write(api: TestClient) -> Non
         == "*"
     )
     asked = api.options(
-        "/api/v1/sources", headers={**origin, "access-control-request-method": "POST"}
+        "/api/v1/verify", headers={**origin, "access-control-request-method": "POST"}
     )
     assert asked.status_code == 204
+    assert asked.headers["access-control-allow-origin"] == "*"
+    assert asked.headers["access-control-allow-methods"] == "POST"
     assert "authorization" not in asked.headers["access-control-allow-headers"].lower()
     assert "access-control-allow-credentials" not in asked.headers
     assert "access-control-allow-origin" not in api.get("/", headers=origin).headers
+
+
+YANK = f"/api/v1/artifacts/{GREET}/versions/git:20260101.0000000/yank"
+TOMBSTONE = f"/api/v1/tombstones/{'0' * 64}"
+WRITES = [
+    ("PUT", YANK), ("DELETE", YANK), ("PUT", TOMBSTONE), ("DELETE", TOMBSTONE),
+    ("POST", "/api/v1/sources"), ("POST", "/api/v1/disputes"), ("POST", "/api/v1/claims"),
+    ("GET", "/api/v1/events"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_no_page_of_another_origin_hears_of_a_write(
+    api: TestClient, method: str, path: str
+) -> None:
+    origin = {"origin": "https://elsewhere.example"}
+    answers = [
+        api.request(
+            method, path, headers=origin, json={"reason": "x"} if method == "PUT" else None
+        ),
+        api.options(path, headers={**origin, "access-control-request-method": method}),
+    ]
+    for answer in answers:
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+ALLOWED = {
+    "/": "GET, HEAD, OPTIONS",
+    f"/a/{GREET}": "GET, HEAD, OPTIONS",
+    f"/badge/{GREET}.svg": "GET, HEAD, OPTIONS",
+    f"/api/v1/badge/{GREET}.svg": "GET, HEAD, OPTIONS",
+    "/api/v1/artifacts": "GET, HEAD, OPTIONS",
+    "/api/v1/healthz": "GET, HEAD, OPTIONS",
+    "/openapi.json": "GET, HEAD, OPTIONS",
+    "/api/v1/verify": "POST, OPTIONS",
+    "/api/v1/sources": "POST, OPTIONS",
+    YANK: "PUT, DELETE, OPTIONS",
+    TOMBSTONE: "PUT, DELETE, OPTIONS",
+    "/mcp": "POST, OPTIONS",
+    "/mcp/": "POST, OPTIONS",
+}
+
+
+@pytest.mark.parametrize("path", sorted(ALLOWED))
+def test_a_path_tells_its_own_methods_and_refuses_the_others(api: TestClient, path: str) -> None:
+    allowed = ALLOWED[path]
+    asked = api.options(path)
+    assert (asked.status_code, asked.headers["allow"]) == (204, allowed)
+    for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"):
+        if method in allowed.split(", "):
+            continue
+        refused = api.request(method, path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed), method
+        if method == "HEAD":
+            assert refused.content == b""
+        elif path.startswith(("/api/", "/mcp", "/badge/", "/openapi.json")) and "badge" not in path:
+            assert refused.json()["code"] == "method-not-allowed"
+
+
+@pytest.mark.parametrize("path", ["/nope", "/api/v1/nope", "/api/v1/nope/yank", "/mcp/nope"])
+def test_a_path_that_is_not_there_has_no_methods(api: TestClient, path: str) -> None:
+    assert api.options(path).status_code == 404
+    assert api.put(path).status_code == 404
+
+
+def test_the_whole_server_can_be_asked_for_its_methods(api: TestClient) -> None:
+    sent: list[dict[str, object]] = []
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request"}
+
+    asked = {"type": "http", "method": "OPTIONS", "path": "*", "raw_path": b"*", "query_string": b"",
+             "headers": [(b"host", b"registry.example")], "client": ("127.0.0.1", 1)}  # fmt: skip
+    asyncio.run(api.app(asked, receive, send))  # type: ignore[arg-type]
+    headers = dict(sent[0]["headers"])  # type: ignore[call-overload]
+    assert sent[0]["status"] == 204
+    assert {b"GET", b"PUT", b"DELETE"} <= set(headers[b"allow"].split(b", "))
 
 
 def test_too_long_an_address_and_too_large_a_body_are_problems(api: TestClient) -> None:
@@ -116,8 +199,9 @@ def test_a_fault_of_ours_is_a_problem_that_tells_nothing(
     assert "secret" not in answer.text
 
 
-def test_a_slash_too_many_leads_to_the_page_without_it(api: TestClient) -> None:
-    answer = api.get(f"/a/{GREET}/", headers={"host": "evil.example"}, follow_redirects=False)
+def test_a_slash_too_many_leads_to_the_page_without_it(settings: Settings) -> None:
+    with client(settings, allowed_hosts=("*",)) as api:
+        answer = api.get(f"/a/{GREET}/", headers={"host": "evil.example"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (308, f"/a/{GREET}")
 
 

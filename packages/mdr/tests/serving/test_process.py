@@ -78,24 +78,67 @@ def test_a_head_leaves_the_connection_usable_and_the_log_quiet(server: Running, 
 
 
 @pytest.mark.parametrize("host", [b"[", b"evil.example/x?", b"a b", b""])
-def test_the_host_that_a_request_names_leads_nobody_anywhere(server: Running, host: bytes) -> None:
-    for path in (
-        f"/a/{GREET}/",
-        "/nope",
-        "/mcp/",
-        "/search/",
-        "/a/\\evil.example/",
-        "//evil.example/",
-    ):
-        sent = b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (path.encode(), host)
-        head = raw(server, sent).partition(b"\r\n\r\n")[0].lower()
-        assert b"evil.example/x" not in head
-        assert b"location: http" not in head
-        assert b"location: //" not in head
-        assert b"location: /\\" not in head
-        assert int(head.split()[1]) < 500
-    server.stop()
-    assert "Traceback" not in server.log.read_text()
+@pytest.mark.parametrize("allowed", [(), ("--allow-host", "*")])
+def test_the_host_that_a_request_names_leads_nobody_anywhere(
+    settings: Settings, tmp_path: Path, host: bytes, allowed: tuple[str, ...]
+) -> None:
+    with running(settings.data, *allowed, folder=tmp_path) as server:
+        for path in (
+            f"/a/{GREET}/",
+            "/nope",
+            "/mcp/",
+            "/search/",
+            "/a/\\evil.example/",
+            "//evil.example/",
+        ):
+            sent = b"GET %s HTTP/1.1\r\nhost: %s\r\nconnection: close\r\n\r\n" % (
+                path.encode(),
+                host,
+            )
+            head = raw(server, sent).partition(b"\r\n\r\n")[0].lower()
+            assert b"evil.example/x" not in head
+            assert b"location: http" not in head
+            assert b"location: //" not in head
+            assert b"location: /\\" not in head
+            assert int(head.split()[1]) < 500
+            assert (int(head.split()[1]) == 421) == (not allowed and host != b"")
+        server.stop()
+        assert "Traceback" not in server.log.read_text()
+
+
+REBOUND = [
+    b"GET / HTTP/1.1\r\nhost: evil.example:%d\r\nconnection: close\r\n\r\n",
+    b"GET /api/v1/artifacts HTTP/1.1\r\nhost: evil.example:%d\r\nconnection: close\r\n\r\n",
+    b"POST /mcp HTTP/1.1\r\nhost: evil.example:%d\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}",
+    b"GET / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\nhost: evil.example\r\nconnection: close\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("sent", REBOUND)
+def test_a_page_whose_name_leads_to_this_machine_reads_nothing(
+    server: Running, sent: bytes
+) -> None:
+    port = urlsplit(server.url).port or 0
+    head, _, body = raw(server, sent % port).partition(b"\r\n\r\n")
+    assert head.split()[1] == b"421"
+    assert b"host-not-served" in body
+    assert b"--allow-host" in body
+    assert sha256(SECOND).encode() not in body
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:PORT", "localhost:PORT", "LOCALHOST", "[::1]:80", "127.0.0.1"]
+)
+def test_a_server_answers_to_its_own_names(server: Running, host: str) -> None:
+    port = server.url.rpartition(":")[2]
+    sent = (
+        f"GET /healthz HTTP/1.1\r\nhost: {host.replace('PORT', port)}\r\nconnection: close\r\n\r\n"
+    )
+    assert raw(server, sent.encode()).startswith(b"HTTP/1.1 200")
+
+
+def test_a_probe_that_names_no_host_is_answered(server: Running) -> None:
+    assert raw(server, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
 def test_badge_views_survive_the_end(server: Running, settings: Settings, tmp_path: Path) -> None:
@@ -110,7 +153,7 @@ def test_a_request_that_runs_is_finished_before_the_end(server: Running) -> None
     parts = urlsplit(server.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
         body = json.dumps({"hashes": [sha256(SECOND)]}).encode()
-        head = f"POST /api/v1/verify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /api/v1/verify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[:10])
         assert get(f"{server.url}/healthz")  # the head of the other request was read before this
         server.process.send_signal(signal.SIGTERM)
@@ -154,6 +197,8 @@ def test_a_taken_port_is_exit_3_with_a_hint(server: Running, settings: Settings)
     [
         (("--host", "no.such.host.invalid"), 2),
         (("--trust-proxy", "nonsense"), 2),
+        (("--allow-host", "https://registry.example"), 2),
+        (("--allow-host", ""), 2),
         (("--public-url", "ftp://x"), 2),
         (("--registry", "https://elsewhere.example"), 2),
         (("--database", "mysql://x"), 2),
@@ -196,8 +241,8 @@ def test_what_is_not_http_is_refused_and_closed(
 
 
 def test_pipelined_requests_are_answered_in_order(server: Running) -> None:
-    one = f"GET {BLOB} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
-    last = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    one = f"GET {BLOB} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+    last = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     found = raw(server, one + one + last)
     assert found.count(b"HTTP/1.1 200") == 3
     assert found.endswith(b'"status":"ok"}')

@@ -18,7 +18,7 @@ from mdr.errors import BadReference, MdrError, UsageError
 from mdr.mcp.framing import framed, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from mcp.server import MCPServer
     from mcp.types import CallToolResult
@@ -232,20 +232,41 @@ def answered(
 class HttpEndpoint:
     """``/mcp`` over HTTP: one answer for each request, no session, nothing kept.
 
-    The application is ``app``; whoever mounts it stays inside :meth:`running` while it serves. Reads are
-    open to everybody, as those of the API are, so no origin is refused.
+    The application is ``app``; whoever mounts it stays inside :meth:`running` while it serves.
     """
 
-    def __init__(self, reading: Reading, in_thread: InThread | None = None) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        in_thread: InThread | None = None,
+        *,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        """Take what answers.
+
+        Args:
+            reading: Answers from open stores.
+            in_thread: Runs a call that blocks; a plain thread by default.
+            hosts: Names that ``Host`` and ``Origin`` may have, with any port; ``None``: whoever mounts
+                this has checked them.
+        """
         from mcp.server.transport_security import TransportSecuritySettings
 
+        names = [f"{host}{port}" for host in sorted(hosts or ()) for port in ("", ":*")]
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=hosts is not None,
+            allowed_hosts=names,
+            allowed_origins=[
+                f"{scheme}://{name}" for name in names for scheme in ("http", "https")
+            ],
+        )
         self._server = build(reading, in_thread, public=True)
         self.app: ASGIApp = self._server.streamable_http_app(
             streamable_http_path="/mcp",
             json_response=True,
             stateless_http=True,
             max_request_body_size=MAX_BODY,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            transport_security=security,
         )
 
     @asynccontextmanager

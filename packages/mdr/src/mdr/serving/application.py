@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mdr.errors import MdrError, StoreError, UsageError
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from mdr.answers.answer import Application, Receive, Scope, Send
     from mdr.answers.service import Service
     from mdr.registry.stores import Stores
     from mdr.serving.logs import JsonLog
     from mdr.serving.options import Options
     from mdr.settings import Settings
-
-BASE: Final = "/api/v1"
-WITHOUT_BASE: Final = ("/openapi.json", "/healthz", "/readyz", "/metrics")
-"""What answers at the root, and, as badges do, below :data:`BASE` too."""
-API_PREFIXES: Final = ("/api/", "/mcp/", *WITHOUT_BASE)
 
 
 class Registry:
@@ -76,6 +73,8 @@ class Registry:
         from mdr.serving.clients import Clients
         from mdr.serving.envelope import Envelope
         from mdr.serving.metrics import Metrics
+        from mdr.serving.names import Names
+        from mdr.serving.siblings import Siblings
         from mdr.web.routes import create
         from mdr.web.views import badge_views
 
@@ -84,7 +83,9 @@ class Registry:
         views = badge_views(service.stores)
         views.start()
         self._open.callback(views.close)
-        tools = HttpEndpoint(service.reading, service.in_thread)
+        names = Names(options, self._base_url)
+        hosts = names.known if names.strict else None
+        tools = HttpEndpoint(service.reading, service.in_thread, hosts=hosts)
         await self._open.enter_async_context(tools.running())
         siblings = Siblings(
             api=_api(service, metrics, options), tools=tools.app, pages=create(service, views)
@@ -92,34 +93,12 @@ class Registry:
         return Envelope(
             FastLane(siblings, service),
             options=options,
+            names=names,
+            methods=siblings.methods,
             clients=Clients(options.rate, options.trusted_proxies),
             log=self._log,
             metrics=metrics,
         )
-
-
-class Siblings:
-    """Chooses by path: the interface for programs, the tools for agents, the pages for people."""
-
-    def __init__(self, *, api: Application, tools: Application, pages: Application) -> None:
-        self._api = api
-        self._tools = tools
-        self._pages = pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on."""
-        path = scope["path"].removesuffix("/") if scope["path"] == "/mcp/" else scope["path"]
-        rest = path.removeprefix(BASE)
-        if rest in WITHOUT_BASE or rest.startswith("/badge/"):
-            path = rest
-        scope["path"] = path
-        if path == "/mcp":
-            scope["mdr.route"] = "/mcp"
-            await self._tools(scope, receive, send)
-        elif path.startswith(API_PREFIXES):
-            await self._api(scope, receive, send)
-        else:
-            await self._pages(scope, receive, send)
 
 
 def _stores(settings: Settings) -> Stores:
@@ -133,7 +112,7 @@ def _stores(settings: Settings) -> Stores:
     return stores
 
 
-def _api(service: Service, metrics: Any, options: Options) -> Application:
+def _api(service: Service, metrics: Any, options: Options) -> Starlette:
     from mdr.answers.answer import Answer
     from mdr.answers.sent import Sent
     from mdr.api.application import create

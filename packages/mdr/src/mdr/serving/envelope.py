@@ -13,19 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mdr.answers.faults import status_of
 from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem
-from mdr.errors import MdrError, UsageError, WorldError
+from mdr.errors import BadReference, MdrError, UsageError, WorldError
+from mdr.serving.siblings import TOOLS
 from mdr.web.pages import POLICY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mdr.answers.answer import Application, Message, Receive, Scope, Send
     from mdr.serving.clients import Clients
     from mdr.serving.logs import JsonLog
     from mdr.serving.metrics import Metrics
+    from mdr.serving.names import Names
     from mdr.serving.options import Options
+
+    Methods = Callable[[str], tuple[str, ...]]
 
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
-READ_METHODS: Final = b"GET, HEAD, OPTIONS, POST"
+READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 PAGE_POLICY: Final = POLICY.encode()
 SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -42,7 +48,6 @@ SHARED: Final = (
 )
 """For programs of any origin: nothing here depends on who asks."""
 PREFLIGHT: Final = (
-    (b"access-control-allow-methods", READ_METHODS),
     (b"access-control-allow-headers", b"Content-Type, If-None-Match, If-Range, Range"),
     (b"access-control-max-age", b"86400"),
 )
@@ -53,6 +58,10 @@ PROGRAMS: Final = (
 )  # fmt: skip
 """Where whoever asks is a program, and an error a document; everywhere else it is a page."""
 SHARED_PREFIXES: Final = ("/api/", "/openapi.json", "/badge/")
+ASKED: Final = "/api/v1/verify"
+"""The one question that is a POST."""
+OWNERS: Final = "/api/v1/events"
+"""The one read that needs a token."""
 
 
 class Envelope:
@@ -63,12 +72,16 @@ class Envelope:
         app: Application,
         *,
         options: Options,
+        names: Names,
+        methods: Methods,
         clients: Clients,
         log: JsonLog,
         metrics: Metrics,
     ) -> None:
         self._app = app
         self._options = options
+        self._names = names
+        self._methods = methods
         self._clients = clients
         self._log = log
         self._metrics = metrics
@@ -81,7 +94,7 @@ class Envelope:
             return
         scope = {**scope}  # the server goes by its own: there a HEAD must stay one
         self._clients.identify(scope)
-        exchange = _Exchange(scope, send, https=self._https)
+        exchange = _Exchange(scope, send, self._methods, https=self._https)
         try:
             await self._answer(scope, _Body(receive, scope, self._options), exchange)
         except MdrError as error:  # what was refused before a route was reached, or while reading
@@ -103,11 +116,15 @@ class Envelope:
         await self._app(scope, read, exchange.send)
 
     def _admit(self, scope: Scope) -> None:
-        """Refuse what is too long, too often, or not HTTP as we speak it.
+        """Refuse what is meant for another server, too long, too often, or not HTTP as we speak it.
 
         Raises:
-            mdr.errors.MdrError: uri-too-long, rate-limited, method-not-allowed.
+            mdr.errors.MdrError: host-not-served, origin-not-allowed, uri-too-long, rate-limited,
+                method-not-allowed.
         """
+        self._names.check(scope)
+        if scope["path"].startswith(TOOLS):
+            self._names.check_origin(scope)
         if (
             len(scope.get("raw_path") or b"") + len(scope["query_string"])
             > self._options.max_target_bytes
@@ -148,9 +165,9 @@ class Envelope:
 class _Exchange:
     """One answer on its way out."""
 
-    __slots__ = ("_extra", "_head", "_scope", "_send", "bytes", "error", "id", "started", "status")  # fmt: skip
+    __slots__ = ("_extra", "_head", "_methods", "_scope", "_send", "bytes", "error", "id", "started", "status")  # fmt: skip
 
-    def __init__(self, scope: Scope, send: Send, *, https: bool) -> None:
+    def __init__(self, scope: Scope, send: Send, methods: Methods, *, https: bool) -> None:
         self.started = time.perf_counter()
         self.status = 499  # nothing was sent: the reader went away
         self.bytes = 0
@@ -158,9 +175,10 @@ class _Exchange:
         self.id = _request_id(scope)
         self._scope = scope
         self._send = send
+        self._methods = methods
         self._head = scope["method"] == "HEAD"
         extra = [*SECURITY, (b"x-request-id", self.id.encode("ascii"))]
-        if scope["path"].startswith(SHARED_PREFIXES):
+        if is_shared(scope["method"], scope["path"]):
             extra += SHARED
         if https or scope.get("scheme") == "https":
             extra.append(HSTS)
@@ -178,10 +196,23 @@ class _Exchange:
         await self._send(message)
 
     async def options(self) -> None:
-        """Answer OPTIONS: what may be asked, and by pages of which origin."""
-        headers = [(b"allow", READ_METHODS), (b"content-length", b"0")]
-        if self._scope["path"].startswith(SHARED_PREFIXES):
-            headers += PREFLIGHT
+        """Answer OPTIONS: what may be asked of this path, and what of it by pages of any origin.
+
+        Raises:
+            mdr.errors.BadReference: not-found.
+        """
+        path = self._scope["path"]
+        allowed = tuple(sorted(METHODS)) if path == "*" else self._methods(path)
+        if not allowed:
+            raise BadReference("not-found", "there is no such page", hint="see /openapi.json")
+        headers = [(b"allow", ", ".join(allowed).encode()), (b"content-length", b"0")]
+        shared = [each for each in allowed if is_shared(each, path)]
+        if shared:
+            headers += [
+                *SHARED,
+                *PREFLIGHT,
+                (b"access-control-allow-methods", ", ".join(shared).encode()),
+            ]
         await self.send({"type": "http.response.start", "status": 204, "headers": headers})
         await self.send({"type": "http.response.body"})
 
@@ -201,8 +232,6 @@ class _Exchange:
         headers += [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
         if error.code == "body-too-large":
             headers.append((b"connection", b"close"))
-        elif error.code == "method-not-allowed":
-            headers.append((b"allow", READ_METHODS))
         await self.send(
             {"type": "http.response.start", "status": status_of(error), "headers": headers}
         )
@@ -216,6 +245,12 @@ class _Exchange:
 
     def _headers(self, own: Any) -> list[tuple[bytes, bytes]]:
         headers = list(own)
+        if (
+            self.status == 405
+        ):  # a router tells the methods of one route, and a path may have several
+            allowed = self._methods(self._scope["path"]) or READ_ONLY
+            headers = [pair for pair in headers if pair[0] != b"allow"]
+            headers.append((b"allow", ", ".join(allowed).encode()))
         names = {name for name, _ in headers}
         headers += [pair for pair in self._extra if pair[0] not in names]
         if b"content-security-policy" not in names:
@@ -270,6 +305,13 @@ class _Body:
             hint="send several",
             data={"limit": self._limit},
         )
+
+
+def is_shared(method: str, path: str) -> bool:
+    """Say whether pages of any origin may read the answer: reads that need no account, and nothing else."""
+    if not path.startswith(SHARED_PREFIXES) or path == OWNERS:
+        return False
+    return method in READ_ONLY[:2] or (method == "POST" and path == ASKED)
 
 
 def template_of(scope: Scope) -> str:

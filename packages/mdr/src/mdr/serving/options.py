@@ -19,12 +19,16 @@ class Options:
     """Everything that ``mdr serve`` may be told beside where the data is."""
 
     host: str = "127.0.0.1"
+    bound: str | None = None
+    """What ``host`` turned out to be; ``None``: an address as it stands."""
     port: int = 8000
     """0 picks a free one."""
     workers: int = 1
     """Processes; each keeps its own answers and counts its own rates."""
     public_url: str | None = None
     """Where readers reach the service, such as ``https://registry.example``; ``None``: the address."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that ``Host`` may have; ``*``: any."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed."""
     rate: float | None = None

@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mdr.errors import MdrError, UsageError, WorldError
@@ -96,6 +97,7 @@ def serve(settings: Settings, options: Options, announce: Callable[[str], None])
     """
     sock = listen(options.host, options.port)
     address = address_of(sock)
+    options = replace(options, bound=sock.getsockname()[0])
     _raise_file_limit()
     try:
         if options.workers == 1:
