@@ -10,7 +10,8 @@ from recompute.config.load import load
 from recompute.config.normalize import normalize, revision_of
 from recompute.config.recipe import _catalogue, recipe_names
 from recompute.config.require import EXPLAIN, missing
-from recompute.errors import ConfigError
+from recompute.errors import ConfigError, UnsupportedError
+from recompute.model.layer import layer_kinds
 
 BROKEN = {
     "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev_config",
@@ -146,6 +147,18 @@ def test_a_recipe_without_known_sizes_says_what_is_missing() -> None:
     assert missing(job, EXPLAIN)[0] == "architecture"
     assert any("zai-org/GLM-5.2" in item.text for item in job.assumptions)
     assert job.model.recompute_granularity == "full"
+
+
+@pytest.mark.parametrize("name", ["glm51_sft_416gpu_h100_bf16", "glm52_pretrain_192gpu_gb200_bf16"])
+def test_glm_5_attends_sparsely_whatever_sizes_are_given(name: str) -> None:
+    """GLM5Bridge.provider_bridge sets ``dsa`` for each of its checkpoints."""
+    sizes = ("num_layers=78", "hidden_size=1024", "num_attention_heads=8", "vocab_size=32000")
+    job = load(f"recipe:{name}", *(f"model.{size}" for size in sizes))
+    assert job.model.multi_latent_attention
+    assert job.model.experimental_attention_variant == "dsa"
+    with pytest.raises(UnsupportedError, match="dsa") as caught:
+        layer_kinds(job.model)
+    assert caught.value.data == {"field": "model.experimental_attention_variant"}
 
 
 def test_a_recipe_whose_gpus_do_not_factor_leaves_the_count_open() -> None:
