@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,10 @@ from served import Running, running
 from web_site import GREET, SECOND
 
 from mdr.digest import sha256
+from mdr.errors import StoreError
+from mdr.serving.deaths import FIRST_WAIT, LONGEST_WAIT, MOST, WINDOW, Deaths
+from mdr.serving.options import Options
+from mdr.serving.process import _Several
 from mdr.settings import Settings
 
 BLOB = f"/api/v1/blob/{sha256(SECOND)}"
@@ -181,6 +186,79 @@ def test_several_processes_share_the_port_and_a_dead_one_is_replaced(
         text = get(f"{server.url}/metrics").decode()
         assert "mdr_http_requests_total" in text
         assert server.stop() == 0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_deaths_are_a_rate_and_each_makes_the_next_start_later() -> None:
+    clock = Clock()
+    deaths = Deaths(2, clock)
+    moments = [deaths.another() for _ in range(MOST)]
+    assert moments == sorted(moments, key=float)  # type: ignore[arg-type]  # none of them is None
+    assert (moments[0], moments[-1]) == (FIRST_WAIT, LONGEST_WAIT)
+    assert deaths.another() is None
+    clock.now = WINDOW
+    assert len(deaths) == 0
+    for _ in range(100):  # one now and then, for ever
+        assert deaths.another() == clock.now + FIRST_WAIT
+        clock.now += WINDOW
+    many = Deaths(50, clock)
+    assert None not in [many.another() for _ in range(100)]
+    assert many.another() is None
+
+
+class Dying:
+    """A worker's process that is dead as soon as it started."""
+
+    exitcode = -9
+    sentinel = -1
+
+    def is_alive(self) -> bool:
+        return False
+
+
+class Pipe:
+    def close(self) -> None:
+        pass
+
+
+def test_processes_that_die_at_once_end_the_service_and_say_why(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+
+    def wait(_: object, timeout: float) -> None:
+        clock.now += timeout
+
+    monkeypatch.setattr("multiprocessing.connection.wait", wait)
+    monkeypatch.setattr("mdr.serving.process.time.monotonic", clock)
+    sock = socket.socket()
+    sock.close()
+    several = _Several(sock, settings, Options(workers=2), "http://127.0.0.1:1")
+    several._deaths = Deaths(2, clock)
+    begun = []
+
+    def begin() -> None:
+        begun.append(clock.now)
+        several._workers[Dying()] = Pipe()  # type: ignore[index,assignment]
+        if len(begun) > 5:
+            raise StoreError("database-unreachable", "no answer")
+
+    monkeypatch.setattr(several, "_begin", begin)
+    begin()
+    with pytest.raises(StoreError):
+        several._watch()
+    assert len(begun) == MOST + 1
+    gaps = [after - before for before, after in pairwise(begun)]
+    assert gaps[-1] > 10 * gaps[0]
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["again"] for line in lines] == [True] * MOST + [False]
+    assert {line["exit"] for line in lines} == {-9}
 
 
 def test_a_taken_port_is_exit_3_with_a_hint(server: Running, settings: Settings) -> None:

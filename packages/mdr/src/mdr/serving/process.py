@@ -15,10 +15,12 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mdr.errors import MdrError, UsageError, WorldError
+from mdr.serving.deaths import WINDOW, Deaths
 from mdr.serving.logs import JsonLog, adopt_library_logs
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 2_048
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-RESTARTS: Final = 10
-"""Deaths of workers within one run after which something else must be wrong."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -182,9 +182,14 @@ class _Several:
         self._arguments = (sock, settings, options, address)
         self._workers: dict[SpawnProcess, Connection] = {}
         self._count = options.workers
+        self._log = JsonLog(requests=False)
         self._grace = options.grace_seconds
         self._ending = threading.Event()
-        self._deaths = 0
+        self._deaths = Deaths(options.workers)
+        self._due: list[float] = []
+        """Moments from which on a process that died may be replaced."""
+        self._why: MdrError | None = None
+        """What the last process that could not start said."""
 
     def run(self, announce: Callable[[], None]) -> None:
         """Serve until told to stop.
@@ -226,7 +231,11 @@ class _Several:
             raise said
 
     def _watch(self) -> None:
-        """Replace workers that die, until the end."""
+        """Replace workers that die, until the end.
+
+        Raises:
+            mdr.errors.MdrError: workers-die, or what the last one said that could not start.
+        """
         from multiprocessing.connection import wait
 
         while not self._ending.is_set():
@@ -235,14 +244,33 @@ class _Several:
                 if self._ending.is_set():
                     return
                 self._workers.pop(worker).close()
-                self._deaths += 1
-                if self._deaths > RESTARTS:
-                    raise WorldError(
-                        "workers-die",
-                        f"server processes died {self._deaths} times",
-                        hint="the lines above say why",
-                    )
-                self._begin()
+                self._count_death(worker)
+            if self._due and self._due[0] <= time.monotonic():
+                self._due.pop(0)
+                self._replace()
+
+    def _count_death(self, worker: SpawnProcess) -> None:
+        moment = self._deaths.another()
+        self._log.event(
+            "error", "worker-died", exit=worker.exitcode, lately=len(self._deaths),
+            again=moment is not None,
+        )  # fmt: skip
+        if moment is None:
+            raise self._why or WorldError(
+                "workers-die",
+                f"{len(self._deaths)} server processes died within {WINDOW:g} seconds",
+                hint="the lines above say why",
+            )
+        self._due = sorted([*self._due, moment])
+
+    def _replace(self) -> None:
+        """Start another; one that cannot start now ends, which is counted, and is tried again."""
+        try:
+            self._begin()
+        except MdrError as error:
+            self._why = error
+        else:
+            self._why = None
 
     def _stop(self, _number: int) -> None:
         self._ending.set()
