@@ -8,7 +8,7 @@ state-spaces/mamba mamba_ssm/ops/triton/ssd_combined.py MambaSplitConv1dScanComb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from recompute.config.schema import ModelConfig
@@ -72,20 +72,16 @@ def mamba_mixer(model: ModelConfig, shape: Shape, source: str, target: str) -> t
         bias=False,
         norm_name="norm",
     )
+    last = row_linear(
+        f"{PREFIX}.out_proj", "mixer_normed", target, shape=shape, width=sizes.inner, bias=False
+    )  # MambaMixer.forward holds the input projection's output until it returns
     return (
         *projected,
         *_reorder(shape, "before", ("zxBCdt", "scan_in"), unit * sizes.projected),
         _scan(shape, sizes),
         *_reorder(shape, "after", ("scan_out", "scanned"), unit * sizes.inner),
         _norm(shape, sizes),
-        row_linear(
-            f"{PREFIX}.out_proj",
-            "mixer_normed",
-            target,
-            shape=shape,
-            width=sizes.inner,
-            bias=False,
-        ),
+        replace(last, reads_without_grad=("zxBCdt",)),
     )
 
 
@@ -112,9 +108,14 @@ def _reorder(shape: Shape, name: str, names: tuple[str, str], size: int) -> tupl
 def _scan(shape: Shape, sizes: Sizes) -> Op:
     """Convolution and scan in one kernel: keeps its input and the scan's output before the gate.
 
-    Convolved inputs, chunk states and decays live during forward and are computed again in backward.
+    Convolved inputs, chunk states and decays live during forward and are computed again in backward. The
+    states of chunks are FP32 until they have been passed on, in backward with their gradients beside them
+    (``_mamba_chunk_scan_combined_bwd`` at ``_state_passing_bwd``); then copies in 16 bits take their place.
     """
     tokens = shape.tokens
+    output = tokens * sizes.inner * shape.act
+    final = shape.batch * sizes.inner * sizes.state * FP32
+    products = tokens * CHUNK * sizes.groups * FP32
     states = -(-tokens // CHUNK) * sizes.inner * sizes.state * shape.act
     convolved = tokens * sizes.mixing * shape.act
     decays = 2 * tokens * sizes.heads * FP32
@@ -125,12 +126,21 @@ def _scan(shape: Shape, sizes: Sizes) -> Op:
         name=f"{PREFIX}.ssm",
         kind=OpClass.ATTENTION,
         reads=("scan_in",),
-        writes=(Tensor(name="scan_out", size=tokens * sizes.inner * shape.act),),
+        writes=(Tensor(name="scan_out", size=output),),
         saves=("scan_in",) if batched else ("zxBCdt",),
-        keeps=(Tensor(name="scan_ungated", size=tokens * sizes.inner * shape.act),),
+        keeps=(Tensor(name="scan_ungated", size=output),),
         weight_bytes=(sizes.mixing * (CONV + 1) + 3 * sizes.heads) * shape.act,
-        forward_workspace=convolved + states + decays,
-        backward_workspace=2 * convolved + 3 * states + 2 * decays,
+        forward_workspace=convolved
+        + decays
+        + final
+        + max(states + products, 3 * states - 2 * output),
+        backward_workspace=2 * convolved
+        + output
+        + 6 * states
+        + products
+        + decays
+        + tokens * sizes.heads * shape.act
+        + 2 * final,
         flops=2 * tokens * per_token,
         traffic=tokens * (sizes.projected + 2 * sizes.inner) * shape.act + 2 * states,
     )
