@@ -168,6 +168,17 @@ def test_the_database_keeps_for_an_older_program_what_that_does_not_know(
         assert found.search(Query(), ruleset).facets["grade"] == grades
     assert [hit.grade for hit in found.search(Query(), "r9").hits] == [None, "B"]
     assert found.search(Query(tool="bash"), "r1").total == 2
+    with writing(engine) as connection:  # as where another transaction held the rows
+        connection.exec_driver_sql("UPDATE artifacts SET grade = NULL, graded_by = NULL")
+        connection.exec_driver_sql("UPDATE registry_state SET changes = changes + 1")
+    for ruleset, letter, number in (
+        ("r1", "A", 2),
+        ("r10", "f", 1),
+        ("r9", "b", 1),
+        ("r9", "a", 0),
+    ):
+        page = found.search(Query(grade=letter), ruleset)
+        assert page.total == len(page.hits) == number
     for each in (second, engine):
         each.dispose()
 

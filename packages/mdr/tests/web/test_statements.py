@@ -14,8 +14,8 @@ from mdr.store.together import together
 @pytest.mark.parametrize(
     ("path", "status", "most"),
     [
-        ("/", 200, 8),
-        ("/search?q=greet", 200, 4),
+        ("/", 200, 9),
+        ("/search?q=greet", 200, 5),
         ("/search?q=graet", 200, 12),
         (f"/a/{GREET}", 200, 11),
         (f"/a/{GREET}/v/{{new}}", 200, 11),

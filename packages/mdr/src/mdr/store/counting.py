@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-GRADE: Final = (
+GRADE: Final = "a.grade"
+"""What a ruleset says of the offered version, where it is the newest that graded each of them."""
+ANY_GRADE: Final = (
     "CASE WHEN a.graded_by = :ruleset THEN a.grade ELSE (SELECT g.grade FROM grades g "
     "WHERE g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset) END"
 )
-"""What a ruleset says of the offered version: most often it stands in the row."""
+"""The same where some were graded by another, or by none."""
 OWNER: Final = {
     "sqlite": "substr(s.repository_key, 1, instr(s.repository_key || '/', '/') - 1)",
     "postgresql": "split_part(s.repository_key, '/', 1)",
@@ -42,8 +44,18 @@ class Counted:
     """By facet and value, the most frequent first."""
 
 
+def graded_alike(connection: Connection, ruleset: str) -> bool:
+    """Say whether a ruleset is the newest that graded each artifact; an index knows."""
+    others = (
+        "SELECT 1 FROM artifacts WHERE graded_by < :ruleset UNION ALL "
+        "SELECT 1 FROM artifacts WHERE graded_by > :ruleset UNION ALL "
+        "SELECT 1 FROM artifacts WHERE graded_by IS NULL LIMIT 1"
+    )
+    return connection.execute(text(others), {"ruleset": ruleset}).scalar() is None
+
+
 def count(
-    connection: Connection, found: str, values: Mapping[str, Any], *, everything: bool
+    connection: Connection, found: str, values: Mapping[str, Any], grade: str, *, everything: bool
 ) -> Counted:
     """Count what fits.
 
@@ -51,9 +63,10 @@ def count(
         connection: In a transaction that sees one state.
         found: ``FROM ... WHERE ...`` with the artifacts as ``a``.
         values: Its parameters, and ``ruleset``.
+        grade: SQL for the grade of ``a``.
         everything: Whether every artifact fits.
     """
-    words = _facets(found, connection.dialect.name, everything=everything)
+    words = _facets(found, connection.dialect.name, grade, everything=everything)
     facets: dict[str, dict[str, int]] = {name: {} for name in FACETS}
     for name, value, number in connection.execute(text(words), dict(values)):
         if value is not None:
@@ -62,7 +75,7 @@ def count(
     return Counted(total=total, facets={name: _ordered(each) for name, each in facets.items()})
 
 
-def _facets(found: str, dialect: str, *, everything: bool) -> str:
+def _facets(found: str, dialect: str, grade: str, *, everything: bool) -> str:
     """Write SQL for (facet, value, number): what artifacts, repositories and files say."""
     fit = "" if everything else "JOIN h ON h.number = m.number"
     parts = [
@@ -72,7 +85,7 @@ def _facets(found: str, dialect: str, *, everything: bool) -> str:
         *(_most(facet, _OF_FILES.format(what=what)) for what, facet in MENTIONED.items()),
     ]
     return (
-        f"WITH h AS (SELECT a.number, a.source_id, a.kind, {GRADE} AS grade {found}), "  # noqa: S608 - fixed words
+        f"WITH h AS (SELECT a.number, a.source_id, a.kind, {grade} AS grade {found}), "  # noqa: S608 - fixed words
         "g AS (SELECT source_id, kind, grade, count(*) AS n FROM h GROUP BY 1, 2, 3), "
         f"o AS (SELECT {OWNER[dialect]} AS owner, s.license, s.host, t.n "
         "FROM (SELECT source_id, sum(n) AS n FROM g GROUP BY 1) t JOIN sources s ON s.id = t.source_id), "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import text
 
-from mdr.store.counting import GRADE, Counted, count
+from mdr.store.counting import ANY_GRADE, GRADE, Counted, count, graded_alike
 from mdr.store.index import artifact_of
 from mdr.store.search import (
     FACETS,
@@ -48,9 +48,7 @@ RANKING: Final = 4
 FILTERS: Final = {
     "kind": "a.kind = :kind",
     "owner": "s.repository_key >= :owner || '/' AND s.repository_key < :owner || '0'",
-    "grade": "(a.graded_by = :ruleset AND a.grade = upper(:grade) OR a.graded_by <> :ruleset AND EXISTS ("
-    "SELECT 1 FROM grades g WHERE g.sha256 = a.latest_sha256 AND g.kind = a.kind AND g.ruleset = :ruleset "
-    "AND g.grade = upper(:grade)))",
+    "grade": "{grade} = upper(:grade)",
     "license": "lower(s.license) = :license",
     "host": "s.host = :host",
     "mentions": "a.number IN (SELECT m.number FROM mentions m WHERE m.what = 'host' AND m.value = :mentions)",
@@ -80,6 +78,8 @@ class Asked:
     """Parameters: facets in lower case, ``ruleset``, and the words."""
     state: int
     """Of the index that is asked."""
+    grade: str
+    """SQL for the grade of an artifact ``a``."""
 
 
 class TextSearch:
@@ -116,27 +116,28 @@ class TextSearch:
         """Count what fits; where nothing does, read unknown words as their nearest spellings."""
         told = connection.exec_driver_sql("SELECT changes FROM registry_state WHERE id = 1")
         state, facets = told.scalar_one(), _facets(query) | {"ruleset": ruleset}
-        asked = self._asked(self._written(words, {}), facets, state)
+        alike = self._remembered(
+            (state, "alike", ruleset), lambda: graded_alike(connection, ruleset)
+        )
+        grade = GRADE if alike else ANY_GRADE
+        asked = _asked(self._written(words, {}), facets, state, grade)
         counted = self._counted(connection, asked)
         if words and not counted.total:
             spelled = self._remembered((state, *words), lambda: self._spelled(connection, words))
             if spelled:
-                asked = self._asked(self._written(words, spelled), facets, state)
+                asked = _asked(self._written(words, spelled), facets, state, grade)
                 counted = self._counted(connection, asked)
         return asked, counted
-
-    def _asked(self, words: Words | None, facets: Mapping[str, Any], state: int) -> Asked:
-        said = (
-            {} if words is None else {"match": words.fits, "any": words.any, "ranks": words.ranks}
-        )
-        return Asked(words=words, values={**facets, **said}, state=state)
 
     def _counted(self, connection: Connection, asked: Asked) -> Counted:
         """Count, or remember what was counted in the same state of the index."""
         key = (asked.state, *sorted(asked.values.items()))
         everything = len(asked.values) == 1
         return self._remembered(
-            key, lambda: count(connection, self._from(asked), asked.values, everything=everything)
+            key,
+            lambda: count(
+                connection, self._from(asked), asked.values, asked.grade, everything=everything
+            ),
         )
 
     def _remembered(self, key: tuple[object, ...], make: Callable[[], Made]) -> Made:
@@ -175,7 +176,9 @@ class TextSearch:
         start = "FROM artifacts a"
         if asked.words is not None:
             start = f"FROM {found or self._found()}"
-        wanted = [FILTERS[name] for name in FACETS if name in asked.values]
+        wanted = [
+            FILTERS[name].format(grade=asked.grade) for name in FACETS if name in asked.values
+        ]
         if sources or any("s." in each for each in wanted):
             start += " JOIN sources s ON s.id = a.source_id"
         return f"{start} WHERE {' AND '.join(['a.present', *wanted])}"
@@ -204,7 +207,7 @@ class TextSearch:
         keys = f"SELECT * FROM ({held}) k {past} ORDER BY {by_score}{order} LIMIT :limit"  # noqa: S608 - fixed words only
         whole = (
             "SELECT a.*, s.host, s.repository, s.repository_key, s.stars, s.license, s.pushed, "  # noqa: S608 - fixed words only
-            f"s.branch, s.head, {GRADE} AS grade_now, k.score FROM ({keys}) k "
+            f"s.branch, s.head, {asked.grade} AS grade_now, k.score FROM ({keys}) k "
             "JOIN artifacts a ON a.number = k.number JOIN sources s ON s.id = a.source_id "
             f"ORDER BY {by_score}{order}"
         )
@@ -282,6 +285,11 @@ class TextSearch:
 
     def _any(self, parts: Sequence[str]) -> str:
         raise NotImplementedError
+
+
+def _asked(words: Words | None, facets: Mapping[str, Any], state: int, grade: str) -> Asked:
+    said = {} if words is None else {"match": words.fits, "any": words.any, "ranks": words.ranks}
+    return Asked(words=words, values={**facets, **said}, state=state, grade=grade)
 
 
 def _longest(words: Sequence[str]) -> list[str]:

@@ -76,6 +76,7 @@ artifacts = Table(
     UniqueConstraint("source_id", "path"),
     Index(None, "source_id", "name_key"),
     Index(None, "latest_sha256"),
+    Index(None, "graded_by"),
 )
 """``grade``: of the offered version by the newest ruleset that graded it, ``graded_by``; the database keeps both."""
 

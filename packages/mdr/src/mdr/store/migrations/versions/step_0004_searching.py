@@ -31,6 +31,7 @@ def upgrade() -> None:
     op.add_column("artifacts", sa.Column("grade", TEXT))
     op.add_column("artifacts", sa.Column("graded_by", TEXT))
     op.create_index("ix_sources_repository_key", "sources", ["repository_key"])
+    op.create_index("ix_artifacts_graded_by", "artifacts", ["graded_by"])
     op.create_index("ix_artifacts_latest_sha256", "artifacts", ["latest_sha256"])
     op.add_column("mentions", sa.Column("number", sa.Integer))
     op.execute("UPDATE mentions SET number = (SELECT a.number FROM artifacts a WHERE a.id = artifact_id)")  # fmt: skip
