@@ -149,8 +149,9 @@ LISTED: Final = (
     ),
     Listed(
         id="offload-keeps-up",
-        text="offloaded activations are gone as soon as their group's forward is over and return "
-        "one group ahead of its backward: transfers keep up with compute",
+        text="offloaded activations are gone as soon as their group's forward is over, and a layer's are "
+        "back before its backward begins: in allocated bytes whatever transfers take, in reserved bytes "
+        "and time only where transfers keep up with compute",
         when=lambda job: job.model.cpu_offloading or job.model.fine_grained_activation_offloading,
     ),
     Listed(
