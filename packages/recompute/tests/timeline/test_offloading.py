@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recompute.config.choice import NO_RECOMPUTE, full, selective
 from recompute.model.offload import offload_groups
@@ -17,6 +19,7 @@ from recompute.timeline.stages import stages_of
 from recompute.timeline.types import Phase, RankPeak
 
 from .jobs import megatron_job
+from .test_settings import EXPERTS
 
 ATTENTION = ("attn_norm", "qkv_linear", "core_attn", "attn_proj")
 GRADS = GradPolicy(appear_in_backward=False, fused=False)
@@ -172,3 +175,41 @@ def test_full_recompute_sends_nothing() -> None:
     )
     assert kept == moved
     assert Predictor(megatron_job(**fields())).predict(selective("mlp")).hot.phases != moved
+
+
+GROUPS = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+LABELS = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "shared_experts")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    modules=st.sets(st.sampled_from(GROUPS)),
+    labels=st.sets(st.sampled_from(LABELS)),
+    fraction=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+    ranks=st.sampled_from([1, 2]),
+    experts=st.booleans(),
+    depths=st.sampled_from([None, 1, 2]),
+)
+def test_offloading_never_keeps_more_and_what_is_alive_is_the_peak(
+    *,
+    modules: set[str],
+    labels: set[str],
+    fraction: float,
+    ranks: int,
+    experts: bool,
+    depths: int | None,
+) -> None:
+    more: dict[str, Any] = EXPERTS if experts else {}
+    sizes = {"pipeline_model_parallel_size": ranks, "num_layers": 4, "mtp_num_layers": depths}
+    told = fields(offload_modules=tuple(sorted(modules)), activation_offload_fraction=fraction)
+    choice = selective(*sorted(labels))
+    plain = Predictor(megatron_job(gpus=ranks, batch=8, apply_rope_fusion=True, **more, **sizes))
+    given_ = Predictor(megatron_job(gpus=ranks, batch=8, **{**told, **more, **sizes}))
+    pairs = zip(
+        plain.predict(choice).ranks, given_.predict(choice, composition=True).ranks, strict=True
+    )
+    for kept, moved in pairs:
+        assert moved.activation_bytes_after_forward <= kept.activation_bytes_after_forward
+        assert all(owner.bytes > 0 for owner in moved.alive_at_peak)
+        alive = sum(owner.bytes for owner in moved.alive_at_peak)
+        assert alive == pytest.approx(moved.peak.peak_bytes, rel=2e-3)
