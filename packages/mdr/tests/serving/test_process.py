@@ -314,7 +314,13 @@ def test_nonsense_is_refused_before_anything_is_served(
 def test_what_is_not_http_is_refused_and_closed(
     server: Running, sent: bytes, status: bytes
 ) -> None:
-    assert raw(server, sent).split(b" ")[1] == status
+    head, _, body = raw(server, sent).partition(b"\r\n\r\n")
+    assert head.split(b" ")[1] == status
+    assert b"application/problem+json" in head
+    problem = json.loads(body)
+    assert set(problem) == {"type", "title", "status", "detail", "code", "hint"}
+    assert all(problem.values())
+    assert problem["status"] == int(status)
     assert get(f"{server.url}/healthz")
 
 

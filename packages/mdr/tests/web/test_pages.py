@@ -11,6 +11,7 @@ from git_builder import GitRepository
 from web_site import EVIL, FIRST, GREET, HOSTILE, ODD_NAME, SECOND, Site, id_of
 
 from mdr.digest import sha256
+from mdr.errors import BadReference, MdrError, Refusal, SourceError, StoreError, UsageError
 from mdr.registry.indexing import index_source
 from mdr.registry.withdrawals import tombstone, yank
 
@@ -304,7 +305,7 @@ def test_search_finds_narrows_and_keeps_words_in_its_links(site: Site) -> None:
     assert re.search("Grade: C .?, remove", words)
     assert "greet" in words
     assert "Nothing fits" in Words(site.page("/search?q=zzzzqqqq")).words
-    site.page("/search?cursor=nonsense", 400)
+    site.page("/search?cursor=nonsense", 422)
 
 
 def test_pages_of_results_follow_each_other_without_gap(site: Site, tmp_path: Path) -> None:
@@ -539,3 +540,25 @@ def test_a_wrong_address_suggests_what_its_last_word_finds(site: Site, path: str
     in_order(page.words, "Nothing is here", "Did you mean", "acme/tools/greet")
     assert f"/a/{GREET}" in [attrs.get("href") for _, attrs in page.tags]
     assert "Did you mean" not in site.page("/no/zzzzqqqq", 404)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("bad-cursor", "x"), 422),
+        (BadReference("bad-reference", "x"), 400),
+        (SourceError("host-unknown", "x"), 502),
+        (StoreError("index-unreadable", "x"), 503),
+        (Refusal("token-missing", "x"), 401),
+        (Refusal("private-address", "x"), 403),
+        (MdrError("internal", "x"), 500),
+    ],
+)
+def test_a_page_has_the_status_of_the_document(error: MdrError, status: int) -> None:
+    from mdr.api.problems import TITLES, problem
+    from mdr.web import problems
+
+    page = problems.problem_page(error, "")
+    assert page.status == problem(error)["status"] == status
+    assert status in TITLES
+    assert status in problems.TITLES

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 STATUS: Final[Mapping[str, int]] = {
     "bad-reference": 400,
+    "bad-request": 400,
     "digest-too-short": 400,
     "token-missing": 401,
     "token-unknown": 401,
@@ -23,12 +24,14 @@ STATUS: Final[Mapping[str, int]] = {
     "ambiguous-reference": 409,
     "gone": 410,
     "body-too-slow": 408,
+    "head-too-slow": 408,
     "body-too-large": 413,
     "uri-too-long": 414,
     "media-type": 415,
     "host-not-served": 421,
     "invalid": 422,
     "rate-limited": 429,
+    "head-too-large": 431,
     "tombstone": 451,
     "overloaded": 503,
     "timeout": 503,

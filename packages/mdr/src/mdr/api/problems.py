@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE: Final = "application/problem+json"
 TITLES: Final[Mapping[int, str]] = {
-    400: "The reference cannot be read",
+    400: "The request cannot be read",
     401: "A token is needed",
     403: "Not allowed",
     404: "Not found",
@@ -26,8 +26,11 @@ TITLES: Final[Mapping[int, str]] = {
     413: "The request is too large",
     414: "The address is too long",
     415: "Not a media type that is read here",
+    416: "The range has no byte of the body",
+    421: "Not a name of this server",
     422: "The request is not valid",
     429: "Too many requests",
+    431: "The head of the request is too long",
     451: "Withdrawn",
     500: "The registry is damaged",
     502: "The source cannot be read",

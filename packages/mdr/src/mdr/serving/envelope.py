@@ -101,7 +101,7 @@ class Envelope:
             await exchange.fail(error)
         except Exception as error:  # noqa: BLE001 - a bug of ours is a 500, and the process goes on
             self._log.crash(error, id=exchange.id)
-            await exchange.fail(MdrError("internal", "the registry failed"))
+            await exchange.fail(MdrError("internal", "the registry failed", hint="try again later"))
         finally:
             self._note(scope, exchange)
 
@@ -131,7 +131,11 @@ class Envelope:
         ):
             raise UsageError("uri-too-long", "the address is too long", hint="ask for less at once")
         if scope["method"] not in METHODS:
-            raise UsageError("method-not-allowed", "this method is not known here")
+            raise UsageError(
+                "method-not-allowed",
+                "this method is not known here",
+                hint="Allow names those that are",
+            )
         wait = self._clients.wait(scope)
         if wait is not None:
             self._metrics.limited()
@@ -292,7 +296,9 @@ class _Body:
             async with asyncio.timeout_at(self._ends):
                 message = await self._receive()
         except TimeoutError:
-            raise UsageError("body-too-slow", "the request did not arrive in time") from None
+            raise UsageError(
+                "body-too-slow", "the request did not arrive in time", hint="send it at once"
+            ) from None
         self._read += len(message.get("body", b""))
         if self._read > self._limit:
             raise self._too_large()

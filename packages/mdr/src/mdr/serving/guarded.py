@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from mdr.answers.faults import status_of
+from mdr.api.problems import MEDIA_TYPE, body, headers_of, problem
+from mdr.errors import MdrError, UsageError
+
 if TYPE_CHECKING:
     from mdr.serving.options import Options
 
-REFUSAL: Final = (
-    b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-type: application/problem+json\r\n"
-    b"content-length: %d\r\n\r\n%s"
-)
+
+def _refusals() -> dict[str, bytes]:
+    """Return each refusal as it goes onto the wire: a whole problem document, made once."""
+    errors = (
+        UsageError(
+            "head-too-large",
+            "the request line and headers together are too long",
+            hint="send fewer or shorter headers",
+        ),
+        UsageError(
+            "head-too-slow", "the headers did not arrive in time", hint="send them at once"
+        ),
+        UsageError(
+            "bad-request", "this is no HTTP request", hint="ask with HTTP/1.1, over TLS if a proxy does it"
+        ),
+    )  # fmt: skip
+    return {error.code: _answer(error) for error in errors}
+
+
+def _answer(error: MdrError) -> bytes:
+    data, status = body(problem(error)), status_of(error)
+    fields = {
+        "connection": "close",
+        "content-type": MEDIA_TYPE,
+        "content-length": str(len(data)),
+        "x-content-type-options": "nosniff",
+        **headers_of(error),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + data
+
+
+REFUSALS: Final = _refusals()
+"""By code."""
 
 
 class Guarded(HttpToolsProtocol):
@@ -41,7 +76,7 @@ class Guarded(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > self.limits.max_head_bytes:
-            self._refuse(b"431 Request Header Fields Too Large", b"head-too-large")
+            self._refuse("head-too-large")
 
     def on_headers_complete(self) -> None:
         """Stop the clock: a body has limits of its own."""
@@ -66,19 +101,14 @@ class Guarded(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         if self._in_head and not self.transport.is_closing():
-            self._refuse(b"408 Request Timeout", b"head-too-slow")
+            self._refuse("head-too-slow")
 
-    def _refuse(self, status: bytes, code: bytes) -> None:
+    def _refuse(self, code: str) -> None:
         cycle: RequestResponseCycle | None = self.cycle  # none before the first request
         if cycle is not None and not cycle.response_complete:
             self.transport.close()  # an answer is on its way: nothing may be written into it
             return
-        body = b'{"type":"urn:mdr:problem:%s","status":%s,"code":"%s"}' % (
-            code,
-            status[:3],
-            code,
-        )
-        self.transport.write(REFUSAL % (status, len(body), body))
+        self.transport.write(REFUSALS[code])
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -87,7 +117,7 @@ class Guarded(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP."""
         self._disarm()
-        self._refuse(b"400 Bad Request", b"bad-request")
+        self._refuse("bad-request")
 
 
 def guarded(options: Options) -> type[HttpToolsProtocol]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mdr.answers.faults import STATUS
-from mdr.errors import MdrError, UsageError, WorldError
+from mdr.answers.faults import status_of
+from mdr.errors import MdrError
 from mdr.web.pages import page
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TITLES: Final[Mapping[int, str]] = {
     400: "This reference cannot be read",
+    401: "A token is needed",
+    403: "This is not allowed",
     404: "Nothing is here",
     405: "This page is only read",
     408: "The request did not arrive",
@@ -23,28 +25,18 @@ TITLES: Final[Mapping[int, str]] = {
     413: "The request is too large",
     414: "The address is too long",
     415: "Not a media type that is read here",
+    421: "This server has another name",
+    422: "This cannot be read",
     429: "Too many requests",
     451: "These bytes were withdrawn",
     500: "Something broke on our side",
+    502: "A source cannot be read",
     503: "The registry cannot answer now",
 }
 INSIDE: Final = "The fault is ours and has been written down. Nothing you did caused it."
 LATER: Final = (
     "A part of the registry that this page needs cannot be reached. Please try again soon."
 )
-
-
-def status_of(error: Exception) -> int:
-    """Return the HTTP status of an error: that of the API where it has one of its own."""
-    match error:
-        case MdrError() if error.code in STATUS:
-            return STATUS[error.code]
-        case UsageError():
-            return 400
-        case WorldError():
-            return 503
-        case _:
-            return 500
 
 
 def problem_page(
@@ -57,13 +49,13 @@ def problem_page(
         base_url: Where readers reach the service.
         near: Things of a similar name: ``{name, url}``.
     """
-    status = status_of(error)
+    status = status_of(error) if isinstance(error, MdrError) else 500
     headers: tuple[tuple[str, str], ...] = ()
     data: dict[str, Any] = {}
     message, hint, code = INSIDE, "", "internal"
     if isinstance(error, MdrError):
         code = error.code
-        if status == 503:
+        if status in {502, 503}:
             message = LATER
         elif status < 500:
             message, hint, data = error.message, error.hint, error.data
