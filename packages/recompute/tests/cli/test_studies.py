@@ -54,15 +54,15 @@ def test_of_what_was_tried_on_nemotron_moe_is_the_first_to_fit(nano: Any) -> Non
     assert any("core_attn is worse than none" in line for line in nano["why"])
 
 
-def test_what_nobody_tried_on_nemotron_comes_with_a_warning_that_names_moe(nano: Any) -> None:
-    assert nano["choice"]["recompute_modules"] == ["moe_act", "layernorm", "shared_experts"]
-    (close,) = [line for line in nano["why"] if line.startswith("close call: 0.")]
-    assert "[moe] (+20.5% step time) leaves" in close
-    assert any("CUDA graph pools up to 0.52 GiB more" in line for line in nano["why"])
+def test_the_answer_for_nemotron_is_what_ran_and_names_the_pools_that_decide(nano: Any) -> None:
+    """Without the pools of CUDA graphs three cheaper labels that nobody tried would have room enough."""
+    assert nano["choice"]["recompute_modules"] == ["moe"]
+    assert any("CUDA graph pools up to 0.80 GiB more" in line for line in nano["why"])
     eager = asked("plan", NANO, "--gpu", "h100-80gb", "model.cuda_graph_impl=none")
+    assert eager["choice"]["recompute_modules"] == ["moe_act", "layernorm", "shared_experts"]
     assert not any("graph pools" in line for line in eager["why"])
     ends = [answer["control"]["predicted"]["reserved_range_bytes"][1] for answer in (nano, eager)]
-    assert ends[0] - ends[1] == pytest.approx(0.52 * 2**30, rel=0.02)
+    assert ends[0] - ends[1] == pytest.approx(0.80 * 2**30, rel=0.02)
 
 
 STUDIED = {
