@@ -172,3 +172,34 @@ def test_a_stranger_cannot_name_a_disk_or_an_odd_transport(own: Own, source: str
         headers=bearer(secret_of(settings, "sources:write")),
     )
     assert answer.status_code in {403, 422}, answer.text
+
+
+INSIDE = [
+    "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "10.0.0.1", "169.254.169.254",
+    "192.168.1.1:8443", "0.0.0.1", "[::1]", "[::]", "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]",
+    "[64:ff9b::7f00:1]", "localhost", "LOCALHOST", "a.localhost", "localhost.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", INSIDE)
+def test_a_source_that_names_an_address_inside_is_refused_at_once(own: Own, host: str) -> None:
+    api, settings = own
+    door = bearer(secret_of(settings, "sources:write", "admin"))
+    answer = api.post("/api/v1/sources", json={"source": f"https://{host}/x/y"}, headers=door)
+    if answer.status_code == 422:  # no spelling of a host at all
+        assert answer.json()["code"] == "bad-source"
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (403, "private-address")
+        assert answer.json()["hint"]
+    trail = api.get("/api/v1/events", headers=door).json()["items"]
+    assert "source.ask" not in {event["action"] for event in trail}
+
+
+@pytest.mark.parametrize(
+    "host", ["git.example", "8.8.8.8", "[2606:4700::1111]", "127.example", "1.2.3.4.example"]
+)
+def test_a_source_that_may_be_outside_is_taken(own: Own, host: str) -> None:
+    api, settings = own
+    door = bearer(secret_of(settings, "sources:write"))
+    answer = api.post("/api/v1/sources", json={"source": f"https://{host}/x/y"}, headers=door)
+    assert answer.status_code == 202, answer.text

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import and_, insert, select, update
 
 from mdr.crawl.rhythm import FIRST_PERIOD
-from mdr.errors import UsageError
+from mdr.errors import Refusal, UsageError
 from mdr.registry.events import record
 from mdr.source.locate import Location, Reach, locate
+from mdr.source.ranges import names_inside
 from mdr.store.engine import writing
 from mdr.store.schedule import CrawlRow, crawl_row, crawls
 
@@ -54,6 +55,7 @@ def enqueue(
 
     Raises:
         mdr.errors.UsageError: bad-source, credentials-in-url, source-local, source-not-found.
+        mdr.errors.Refusal: private-address.
         mdr.errors.StoreError: index-unreadable.
     """
     location = locate_for(source, trusted=trusted, name_as=name_as)
@@ -84,6 +86,7 @@ def locate_for(source: str, *, trusted: bool, name_as: str | None = None) -> Loc
 
     Raises:
         mdr.errors.UsageError: bad-source, credentials-in-url, source-local, source-not-found.
+        mdr.errors.Refusal: private-address.
     """
     if trusted:
         return locate(source, name_as=name_as)
@@ -96,6 +99,13 @@ def locate_for(source: str, *, trusted: bool, name_as: str | None = None) -> Loc
     location = locate(source)
     assert location.reach is Reach.REMOTE
     assert location.scheme in OUTSIDE_SCHEMES
+    if names_inside(location.server):  # what a name means is checked when it is fetched
+        raise Refusal(
+            "private-address",
+            f"{location.server} is not on the public internet",
+            hint="an operator can add it with mdr worker add, for workers with --allow-private",
+            data={"host": location.server, "addresses": [location.server]},
+        )
     return location
 
 

@@ -9,6 +9,7 @@ metadata services of clouds that sit on ordinary addresses.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -75,6 +76,23 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address) and (ip in _NAT64 or ip in _MAPPED):
         ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return not _in_any(ip, _NETWORKS)
+
+
+def names_inside(host: str) -> bool:
+    """Say whether a host, as it is written, can only lie inside: no name has to be looked up for that.
+
+    Addresses count in every spelling that a resolver takes without asking (``127.1``, ``0x7f000001``).
+    """
+    bare = host.lower().removesuffix(".")
+    if bare == "localhost" or bare.endswith(".localhost"):  # RFC 6761, 6.3
+        return True
+    ip = parse(bare)
+    if ip is None:
+        try:
+            ip = ipaddress.IPv4Address(socket.inet_aton(bare))
+        except (OSError, ValueError):
+            return False
+    return not is_public(str(ip))
 
 
 def parse(address: str) -> Address | None:
