@@ -113,7 +113,7 @@ class _FolderSink:
     def __init__(self, root: Path, name: str) -> None:
         self._root = root
         self._blobs = FileBlobStore(root)
-        numbers = [int(each.name[:6]) for each in _snapshots(root)]
+        numbers = [int(each.name[:6]) for each in snapshots_of(root)]
         self._name = f"{max(numbers, default=0) + 1:06}-{name}"
         for left in (root / "snapshots").glob("*.part"):
             shutil.rmtree(left, ignore_errors=True)
@@ -200,7 +200,7 @@ def archive(source: Path, snapshot: str | None = None) -> Iterator[Archive]:
             return
         found = [
             each
-            for each in _snapshots(source)
+            for each in snapshots_of(source)
             if snapshot is None or each.name == snapshot or int(each.name[:6]) == _number(snapshot)
         ]
         if not found:
@@ -297,7 +297,8 @@ class _TarArchive(_Checked):
         return None if file is None else file.read()
 
 
-def _snapshots(root: Path) -> list[Path]:
+def snapshots_of(root: Path) -> list[Path]:
+    """Return the snapshots of a folder, oldest first."""
     found = (root / "snapshots").glob("[0-9][0-9][0-9][0-9][0-9][0-9]-*")
     return sorted(each for each in found if each.is_dir() and each.suffix != ".part")
 

@@ -43,4 +43,4 @@ class Deaths:
         number = len(self)
         if number > self._most:
             return None
-        return self._now() + min(FIRST_WAIT * 2 ** (number - 1), LONGEST_WAIT)
+        return self._now() + min(FIRST_WAIT * 2.0 ** (number - 1), LONGEST_WAIT)
