@@ -201,7 +201,9 @@ def test_a_private_address_is_a_dead_letter_that_a_command_lists_and_raises(
     assert _command(workers, "retry", str(item["id"])).returncode == 0
     workers.drain()
     assert versions(settings, stores, "acme/tools/s0") == 1
-    assert _command(workers, "dead").returncode == 0
+    nothing = _command(workers, "dead")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no dead letters" in nothing.stderr
 
 
 def test_two_workers_crawl_each_source_once(

@@ -89,6 +89,26 @@ def test_a_revoked_token_ends_at_once_and_stays_listed(stores: Stores) -> None:
     assert caught.value.code == "token-not-found"
 
 
+def test_a_token_is_revoked_by_its_name_where_only_one_that_works_has_it(stores: Stores) -> None:
+    first, secret = issue(stores, name="ci", scopes=["admin"], by="ann")
+    assert revoke(stores, "ci", by="ann").id == first.id
+    assert refusal(stores, secret) == "token-revoked"
+    assert revoke(stores, "ci", by="ann").id == first.id  # again changes nothing
+    second, _ = issue(stores, name="ci", scopes=["admin"], by="ann")
+    third, _ = issue(stores, name="ci", scopes=["admin"], by="ann")
+    with pytest.raises(UsageError) as caught:
+        revoke(stores, "ci", by="ann")
+    assert caught.value.code == "token-ambiguous"
+    assert {second.id, third.id} == set(caught.value.data["ids"])
+    assert second.id in caught.value.hint
+    named, _ = issue(stores, name=second.id, scopes=["admin"], by="mallory")
+    assert revoke(stores, second.id, by="ann").id == second.id  # an id goes before a name
+    assert revoke(stores, "ci", by="ann").id == third.id
+    ended = {each.id for each in tokens.tokens(stores) if each.revoked}
+    assert ended == {first.id, second.id, third.id}
+    assert named.id not in ended
+
+
 def test_a_token_expires_by_the_clock_and_a_clock_set_back_revives_only_what_was_not_revoked(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

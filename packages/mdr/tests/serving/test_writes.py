@@ -65,6 +65,7 @@ def test_a_write_needs_its_own_scope_and_leaves_a_line(own: Own, scope: str) -> 
         return answer.status_code, answer.json()["code"] if problem else None
 
     assert ask({}) == (401, "token-missing")
+    assert "mdr token issue" in api.request(method, path, json=sent).json()["hint"]
     assert ask(bearer("mdr_nonsense")) == (401, "token-unknown")
     assert ask(bearer(secret_of(settings, *(set(SCOPES) - {scope, "admin"})))) == (
         403,

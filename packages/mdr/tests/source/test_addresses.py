@@ -172,3 +172,16 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         "NO_PROXY",
     ):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_a_name_that_is_nowhere_may_be_one_that_a_registry_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nowhere(*_: object, **__: object) -> list[object]:
+        raise OSError
+
+    monkeypatch.setattr("socket.getaddrinfo", nowhere)
+    with pytest.raises(SourceError) as caught:
+        addresses.resolve("github.com", 443)
+    assert caught.value.code == "host-unknown"
+    assert "--registry URL" in caught.value.hint

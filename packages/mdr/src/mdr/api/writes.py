@@ -126,7 +126,9 @@ class Door:
 
         if secret is None:
             raise Refusal(
-                "token-missing", "this needs a token", hint="send Authorization: Bearer mdr_..."
+                "token-missing",
+                "this needs a token",
+                hint="send Authorization: Bearer mdr_...; mdr token issue NAME --scope SCOPE on the registry's machine makes one",
             )
 
         def work() -> Any:

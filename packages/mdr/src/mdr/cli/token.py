@@ -69,16 +69,16 @@ def list_command(*, as_json: bool, settings: Settings) -> int:
 
 
 @command.command("revoke")
-@click.argument("token_id", metavar="ID")
+@click.argument("named", metavar="ID|NAME")
 @json_option
 @place_options
 @store_options
-def revoke_command(*, token_id: str, as_json: bool, settings: Settings) -> int:
-    """End a token at once."""
+def revoke_command(*, named: str, as_json: bool, settings: Settings) -> int:
+    """End a token at once, by its id, or by its name where only one has it."""
     from mdr.registry.tokens import revoke
 
     with opened(settings) as stores:
-        token = revoke(stores, token_id, by=actor())
+        token = revoke(stores, named, by=actor())
     if as_json:
         print_document("mdr.token-revoke/1", asdict(token))
     else:

@@ -83,6 +83,8 @@ def dead_command(*, as_json: bool, settings: Settings) -> int:
         print_document("mdr.worker-dead/1", {"items": [_document(row) for row in rows]})
     for row in () if as_json else rows:
         say(f"{row.id}  {row.source}  [{row.code}] {row.message} (failures: {row.attempts})")
+    if not rows and not as_json:
+        talk("no dead letters")
     if rows and not as_json:
         talk("mdr worker retry ID... tries again; --all tries all of them")
     return 1 if rows else 0

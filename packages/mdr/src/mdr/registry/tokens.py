@@ -149,34 +149,55 @@ def check(stores: Stores, secret: str, scope: str) -> Token:
     return token
 
 
-def revoke(stores: Stores, token_id: str, *, by: str) -> Token:
+def revoke(stores: Stores, named: str, *, by: str) -> Token:
     """End a token at once; revoking again changes nothing.
 
+    Args:
+        stores: Where.
+        named: Its id, or its name where one token that still works has it.
+        by: Who ends it.
+
     Raises:
-        mdr.errors.UsageError: token-not-found.
+        mdr.errors.UsageError: token-not-found, token-ambiguous.
     """
-    from sqlalchemy import select, update
+    from sqlalchemy import or_, select, update
 
     from mdr.store.engine import writing
     from mdr.store.schema import tokens as table
 
     with writing(stores.index.engine) as connection:
-        rows = connection.execute(select(table).where(table.c.id == token_id)).mappings()
-        row = next((dict(each) for each in rows), None)
-        if row is None:
-            raise UsageError(
-                "token-not-found",
-                f"there is no token {token_id!r}",
-                hint="run mdr token list",
-                data={"id": token_id},
-            )
+        wanted = select(table).where(or_(table.c.id == named, table.c.name == named))
+        found = connection.execute(wanted.order_by(table.c.created, table.c.id)).mappings()
+        row = _one(named, [dict(each) for each in found])
         if row["revoked"] is None:
             row["revoked"] = now()
-            connection.execute(
-                update(table).where(table.c.id == token_id).values(revoked=row["revoked"])
-            )
-            record(connection, actor=by, action="token.revoke", subject=token_id)
+            where = table.c.id == row["id"]
+            connection.execute(update(table).where(where).values(revoked=row["revoked"]))
+            record(connection, actor=by, action="token.revoke", subject=row["id"])
     return _token(row)
+
+
+def _one(named: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Choose the token that is meant: an id before a name, one that works before those revoked."""
+    exact = [row for row in rows if row["id"] == named]
+    alive = [row for row in rows if row["revoked"] is None]
+    chosen = exact or alive or rows[-1:]
+    if not chosen:
+        raise UsageError(
+            "token-not-found",
+            f"there is no token {named!r}",
+            hint="run mdr token list",
+            data={"id": named},
+        )
+    if len(chosen) > 1:
+        ids = [str(row["id"]) for row in chosen]
+        raise UsageError(
+            "token-ambiguous",
+            f"{len(ids)} tokens have the name {named!r}",
+            hint=f"name one by its id: {', '.join(ids)}",
+            data={"name": named, "ids": ids},
+        )
+    return chosen[0]
 
 
 def tokens(stores: Stores) -> tuple[Token, ...]:

@@ -125,7 +125,9 @@ class Transport:
         parts = urlsplit(self._base)
         if self._token is None:
             raise Refusal(
-                "token-missing", "a registry is changed with a token only", hint="set MDR_TOKEN"
+                "token-missing",
+                "a registry is changed with a token only",
+                hint="set MDR_TOKEN; mdr token issue NAME --scope SCOPE on the registry's machine makes one",
             )
         if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
             raise UsageError(

@@ -62,7 +62,7 @@ def resolve(host: str, port: int) -> list[str]:
         raise SourceError(
             "host-unknown",
             f"the host {host} cannot be found",
-            hint="check the address and the network",
+            hint="check the address and the network; if a registry holds it, name it with --registry URL",
             data={"host": host},
         ) from None
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
