@@ -262,6 +262,49 @@ def test_an_ipv6_network_is_one_client_and_loopback_is_free_unless_told() -> Non
     assert {free.wait(scope("::ffff:127.0.0.1")) for _ in range(1_000)} == {None}
 
 
+def test_a_proxy_on_this_machine_that_nobody_trusts_is_one_client_and_told_of_once() -> None:
+    warned: list[str] = []
+    clients = Clients(None, now=Clock(), warn=lambda: warned.append("told"))
+    refused = 0
+    for number in range(1_000):
+        asked = {
+            "client": ("127.0.0.1", 1),
+            "headers": [(b"x-forwarded-for", b"192.0.2.%d" % (number % 250))],
+        }
+        clients.identify(asked)
+        refused += clients.wait(asked) is not None
+    assert refused == 1_000 - 400
+    assert warned == ["told"]
+    own = {"client": ("127.0.0.1", 1), "headers": []}
+    clients.identify(own)
+    assert {clients.wait(own) for _ in range(1_000)} == {None}
+
+
+def test_a_trusted_proxy_on_this_machine_tells_its_readers_apart() -> None:
+    warned: list[str] = []
+    clients = Clients(None, networks(("127.0.0.1",)), Clock(), lambda: warned.append("told"))
+    for number in range(1_000):
+        asked = {
+            "client": ("127.0.0.1", 1),
+            "headers": [(b"x-forwarded-for", b"192.0.2.%d" % (number % 250))],
+        }
+        clients.identify(asked)
+        assert clients.wait(asked) is None
+    assert warned == []
+
+
+def test_the_log_says_once_that_a_proxy_is_not_trusted(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with client(settings, rate=None) as api:
+        for _ in range(3):
+            api.get("/healthz", headers={"x-forwarded-for": "192.0.2.1"})
+    err = capsys.readouterr().err
+    assert err.count("proxy-not-trusted") == 1
+    assert "--trust-proxy" in err
+    assert "192.0.2.1" not in err
+
+
 def test_a_forged_chain_of_proxies_ends_at_the_first_that_is_not_trusted() -> None:
     clients = Clients(0, networks(("10.0.0.0/8",)))
     for sender, header, seen in [

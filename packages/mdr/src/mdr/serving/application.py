@@ -67,6 +67,14 @@ class Registry:
         self._open.callback(service.close)
         self._app = await self._assemble(service)
 
+    def _warn_of_proxy(self) -> None:
+        self._log.event(
+            "warning",
+            "proxy-not-trusted",
+            message="X-Forwarded-For came from an address that --trust-proxy does not name, so that all "
+            "readers behind it share one rate limit",
+        )
+
     async def _assemble(self, service: Service) -> Application:
         from mdr.answers.service import FastLane
         from mdr.mcp.server import HttpEndpoint
@@ -95,7 +103,7 @@ class Registry:
             options=options,
             names=names,
             methods=siblings.methods,
-            clients=Clients(options.rate, options.trusted_proxies),
+            clients=Clients(options.rate, options.trusted_proxies, warn=self._warn_of_proxy),
             log=self._log,
             metrics=metrics,
         )

@@ -31,8 +31,17 @@ class Clients:
         rate: float | None,
         trusted: Sequence[Network] = (),
         now: Callable[[], float] = time.monotonic,
+        warn: Callable[[], None] | None = None,
     ) -> None:
-        """Take requests a second; 0: no limit; ``None``: the default, and this machine is free."""
+        """Take what clients may.
+
+        Args:
+            rate: Requests a second; 0: no limit; ``None``: the default, and this machine is free.
+            trusted: Proxies whose word about the reader is believed.
+            now: Seconds.
+            warn: Called once, when a proxy that nobody trusts tells of a reader.
+        """
+        self._warn = warn
         self._rate = DEFAULT_RATE if rate is None else rate
         self._loopback_is_free = rate is None
         self._burst = max(1.0, self._rate * BURST_SECONDS)
@@ -43,7 +52,8 @@ class Clients:
     def identify(self, scope: Scope) -> None:
         """Put the address and scheme that a trusted proxy tells into the scope."""
         client = scope.get("client")
-        if not self._trusted or client is None or not self._is_trusted(client[0]):
+        if client is None or not self._is_trusted(client[0]):
+            self._not_believed(scope)
             return
         forwarded, scheme = b"", b""
         for name, value in scope["headers"]:
@@ -56,6 +66,14 @@ class Clients:
         address = self._first_untrusted(forwarded.decode("latin-1"))
         if address is not None:
             scope["client"] = (address, 0)
+
+    def _not_believed(self, scope: Scope) -> None:
+        """Note that a proxy stands in front: its readers are one client then, and never this machine."""
+        if any(name == b"x-forwarded-for" for name, _ in scope["headers"]):
+            scope["mdr.proxied"] = True
+            if self._warn is not None:
+                self._warn()
+                self._warn = None
 
     def wait(self, scope: Scope) -> float | None:
         """Take one request from a client's allowance.
@@ -82,7 +100,7 @@ class Clients:
         address = _address(client[0]) if client else None
         if address is None:
             return 0
-        if self._loopback_is_free and address.is_loopback:
+        if self._loopback_is_free and address.is_loopback and not scope.get("mdr.proxied"):
             return None
         if isinstance(address, IPv6Address):
             return (int(address) >> 64) + (1 << 64)
