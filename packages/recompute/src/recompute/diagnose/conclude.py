@@ -12,7 +12,7 @@ from recompute.diagnose.events import Kind
 from recompute.diagnose.finding import Finding, rank_skew
 from recompute.diagnose.frames import Owner
 from recompute.diagnose.observation import Observation, Oom, Place, first_oom, when
-from recompute.diagnose.types import Diagnosis, Evidence, NextAction, Numbers, Verdict
+from recompute.diagnose.types import Diagnosis, Evidence, NextAction, Numbers, Stage, Verdict
 from recompute.diagnose.verdicts import judge
 from recompute.errors import RecomputeError
 from recompute.units import format_gib
@@ -26,6 +26,12 @@ Legal = Callable[["JobConfig", tuple[str, ...]], str | None]
 """Why an action's overrides are illegal on the job, or ``None``."""
 
 MAX_EVIDENCE: Final = 6
+SKEW_SHOWN: Final = 0.01
+"""Share over the median rank from which a hot rank is worth a line."""
+AFTER_BACKWARD: Final = frozenset((Stage.OPTIMIZER_INIT, Stage.OPTIMIZER_STEP))
+"""Stages that hold no activation, so that no recompute can help."""
+RECOMPUTES: Final = frozenset(("recompute-modules", "recompute-unknown-owner", "recompute-full"))
+"""Actions that recompute more."""
 
 LABELS: Final[dict[Owner, tuple[str, ...]]] = {
     Owner.ATTENTION: ("core_attn",),
@@ -128,8 +134,8 @@ def _actions(
     predicted: tuple[NextAction, ...],
 ) -> tuple[NextAction, ...]:
     keys = list(keys_for(chosen.rule, chosen.verdict))
-    if chosen.rule.startswith("says-"):
-        keys = list(keys_for(chosen.rule, chosen.verdict))
+    if chosen.stage in AFTER_BACKWARD:
+        keys = [key for key in keys if key not in RECOMPUTES]
     for position, key in enumerate(keys):
         if key.startswith("expandable-segments"):
             graphs = "expandable-segments-graphs" if job is not None and _has_graphs(job) else key
@@ -161,6 +167,8 @@ def _actions(
 
 PREDICTED: Final = frozenset((Verdict.ACTIVATION, Verdict.CAPACITY, Verdict.IMBALANCE))
 """Verdicts that a plan answers."""
+UNASKED: Final = frozenset((Verdict.NOT_OOM, Verdict.UNKNOWN, Verdict.RECOMPUTE_FAULT))
+"""Verdicts over which nobody expects a plan."""
 
 
 def _predicted(
@@ -168,6 +176,8 @@ def _predicted(
 ) -> tuple[tuple[NextAction, ...], tuple[str, ...]]:
     """Return the actions of the plan, and why there is none where a job is known."""
     if job is None or predict is None:
+        return (), ()
+    if chosen.verdict in UNASKED:
         return (), ()
     if chosen.verdict not in PREDICTED:
         return (), (f"no plan was made: recompute does not answer {chosen.verdict}",)
@@ -243,7 +253,7 @@ def _notes(seen: Observation, oom: Oom | None) -> tuple[str, ...]:
             f"{followers} line(s) of ranks that only followed (closed connections, SIGTERM)"
         )
     skew = rank_skew(seen)
-    if skew is not None:
+    if skew is not None and skew[2] >= SKEW_SHOWN:
         notes.append(
             f"hot rank {skew[0]}: {format_gib(skew[1])}, {skew[2]:+.0%} against the median rank"
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recompute.diagnose.conclude import Predict, conclude
@@ -31,6 +33,9 @@ class Answer:
     comparison: Comparison | None = None
     """Of two snapshots."""
     seen: Observation | None = None
+    runs: tuple[Answer, ...] = ()
+    """One for each run where the input holds several; the diagnosis is then that of the first that went
+    out of memory."""
 
 
 def diagnose(
@@ -57,12 +62,50 @@ def diagnose(
     if not paths:
         raise InputError("no-input", "nothing to read", hint="recompute diagnose train.log")
     sources = expand(paths)
+    logs = tuple(source for source in sources if _is_log(source))
+    seen = read_logs(logs, progress)
+    ask = functools.partial(
+        _of_one_run, job=job, revision=revision, predict=predict, progress=progress
+    )
+    runs = _runs(paths, sources, seen)
+    if len(runs) == 1:
+        return ask(sources, seen)
+    answers = tuple(ask(run, read_logs(run, progress)) for run in runs)
+    first = next((one for one in answers if one.seen and one.seen.speaks_of_oom), answers[0])
+    return dataclasses.replace(first, sources=sources, runs=answers)
+
+
+def _is_log(source: Source) -> bool:
+    return source.format not in SNAPSHOTS and source.format is not Format.LEDGER
+
+
+def _runs(
+    paths: tuple[str, ...], sources: tuple[Source, ...], seen: Observation
+) -> tuple[tuple[Source, ...], ...]:
+    """Return the logs of each run; two logs that are named are compared, and a pipe is read only once."""
+    compared = len(paths) == len(sources) == 2
+    again = all(_is_log(source) and Path(source.path).is_file() for source in sources)
+    if compared or not again or len(sources) < 2:
+        return (sources,)
+    from recompute.diagnose.runs import runs_of
+
+    return runs_of(sources, seen)
+
+
+def _of_one_run(
+    sources: tuple[Source, ...],
+    seen: Observation,
+    *,
+    job: JobConfig | None,
+    revision: Revision | None,
+    predict: Predict | None,
+    progress: Progress | None,
+) -> Answer:
     snapshots = tuple(source for source in sources if source.format in SNAPSHOTS)
     ledgers = tuple(source for source in sources if source.format is Format.LEDGER)
-    logs = tuple(source for source in sources if source not in snapshots and source not in ledgers)
-    seen = read_logs(logs, progress)
+    has_logs = any(_is_log(source) for source in sources)
     note = None if job is None else f"job used: {job.identity.path}"
-    if job is None and (logs or not snapshots):
+    if job is None and (has_logs or not snapshots):
         from recompute.diagnose.recover import recovered_job
 
         job, note = recovered_job(seen)
@@ -72,8 +115,8 @@ def diagnose(
     if snapshots:
         from recompute.diagnose.snapshot.run import with_snapshots
 
-        answer = with_snapshots(answer, snapshots, has_logs=bool(logs), progress=progress)
-    if ledgers and not logs and not snapshots:
+        answer = with_snapshots(answer, snapshots, has_logs=has_logs, progress=progress)
+    if ledgers and not has_logs and not snapshots:
         from recompute.diagnose.ledger import diagnose_ledger
 
         answer = dataclasses.replace(answer, diagnosis=diagnose_ledger(ledgers[0].path))

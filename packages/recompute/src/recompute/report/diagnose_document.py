@@ -13,7 +13,8 @@ def diagnose_document(answer: Answer) -> dict[str, Any]:
     """Return ``recompute.diagnose/1``.
 
     Args:
-        answer: What was found. Without a job the ``job`` object names the first input.
+        answer: What was found. Without a job the ``job`` object names the first input. ``runs`` is
+            empty where all input is of one run.
     """
     if answer.job is not None:
         head = envelope("diagnose", answer.job)
@@ -31,6 +32,10 @@ def diagnose_document(answer: Answer) -> dict[str, Any]:
     body = answer.diagnosis.to_document()
     body["snapshots"] = [shown.to_document() for shown in answer.snapshots]
     body["comparison"] = answer.comparison.to_document() if answer.comparison else None
+    body["runs"] = [
+        {"files": [source.path for source in run.sources], **run.diagnosis.to_document()}
+        for run in answer.runs
+    ]
     return {**head, **body}
 
 

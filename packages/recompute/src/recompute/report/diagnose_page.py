@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 
 from recompute.diagnose.run import Answer
 from recompute.diagnose.types import Evidence, NextAction
-from recompute.report.diagnose_text import numbers_line, snapshot_parts, verdict_line
+from recompute.report.diagnose_text import (
+    MOST_RUNS,
+    name_of,
+    numbers_line,
+    pasted_for,
+    runs_part,
+    snapshot_parts,
+    verdict_line,
+)
 from recompute.report.page import new_figure, page, picture, svg
 from recompute.report.part import Part, markup_of, preformatted
-from recompute.report.text import pasted
 from recompute.units import GIB
 
 if TYPE_CHECKING:
@@ -23,7 +30,13 @@ _MOST_BARS = 14
 
 def diagnose_page(answer: Answer) -> str:
     """Return the page."""
-    return page("recompute diagnose", *_pieces(answer))
+    if not answer.runs:
+        return page("recompute diagnose", *_pieces(answer))
+    pieces = [runs_part(answer).markup()]
+    for run in answer.runs[:MOST_RUNS]:
+        named = "".join(_pieces(run)).replace("<h2>", "<h3>").replace("</h2>", "</h3>")
+        pieces.append(f"<h2>{html.escape(name_of(run))}</h2>{named}")
+    return page("recompute diagnose", *pieces)
 
 
 def _pieces(answer: Answer) -> list[str]:
@@ -52,7 +65,7 @@ def _quote(item: Evidence) -> str:
 
 def _action(answer: Answer, action: NextAction) -> str:
     said = html.escape(action.action)
-    overrides = "\n".join(pasted(action.overrides, answer.job))
+    overrides = "\n".join(pasted_for(answer, action.overrides))
     code = preformatted(overrides, action.action) if overrides else ""
     why = f"<p><small>{html.escape(action.why)}</small></p>" if action.why else ""
     return f"<li>{said}{code}{why}</li>"

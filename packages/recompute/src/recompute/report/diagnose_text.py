@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from recompute.diagnose.run import Answer
 from recompute.diagnose.snapshot.report import SnapshotReport
 from recompute.diagnose.types import Numbers
@@ -10,6 +12,8 @@ from recompute.report.text import folded, gib, pasted, signed_gib
 from recompute.units import GIB, MIB
 
 _SHOWN_LINE = 160
+_SCRIPT = re.compile(r"(?:^|/)pretrain_[a-z0-9_]{1,40}\.py$")
+"""Megatron-LM's entry points."""
 _NAMES = (
     ("requested_bytes", "asked for"),
     ("total_bytes", "card"),
@@ -21,8 +25,49 @@ _NAMES = (
 )
 
 
+MOST_RUNS = 8
+"""Runs whose answer is printed in full."""
+
+
 def diagnose_text(answer: Answer) -> str:
-    """Return the answer as text."""
+    """Return the answer as text, that of each run where there are several."""
+    if not answer.runs:
+        return _of_one(answer)
+    each = [f"== {name_of(run)}\n{_of_one(run)}" for run in answer.runs[:MOST_RUNS]]
+    return "\n\n".join((runs_part(answer).text(), *each))
+
+
+def runs_part(answer: Answer) -> Part:
+    """Return one row for each run."""
+    count, shown = len(answer.runs), min(len(answer.runs), MOST_RUNS)
+    rows = tuple(
+        (
+            name_of(run),
+            str(run.diagnosis.verdict),
+            "" if str(run.diagnosis.stage) == "unknown" else str(run.diagnosis.stage),
+            "" if run.diagnosis.rank is None else str(run.diagnosis.rank),
+        )
+        for run in answer.runs
+    )
+    below = (
+        f"each by itself below; the first {shown} of them"
+        if shown < count
+        else "each by itself below"
+    )
+    return Part(
+        title=f"{count} runs, told apart by the progress and the failures that they print",
+        table=Table(header=("run", "verdict|", "stage|", "rank"), rows=rows),
+        after=(below,),
+    )
+
+
+def name_of(run: Answer) -> str:
+    """Return the first log of a run, and how many more there are."""
+    more = len(run.sources) - 1
+    return run.sources[0].path + (f" and {more} more" if more else "")
+
+
+def _of_one(answer: Answer) -> str:
     found = answer.diagnosis
     lines = [verdict_line(answer)]
     numbers = numbers_line(found.numbers)
@@ -36,7 +81,7 @@ def diagnose_text(answer: Answer) -> str:
     for position, action in enumerate(found.next_actions, 1):
         lines.append(folded(action.action, "     ", first=f"  {position}. "))
         if action.overrides:
-            lines.append("       " + " ".join(pasted(action.overrides, answer.job)))
+            lines.append("       " + " ".join(pasted_for(answer, action.overrides)))
         if action.why:
             lines.append(folded(f"why: {action.why}", "       ", first="     "))
     further = (*snapshot_parts(answer), _notes(answer))
@@ -49,6 +94,19 @@ def verdict_line(answer: Answer) -> str:
     rank = "" if found.rank is None else f", rank {found.rank}"
     where = "" if str(found.stage) == "unknown" else f" in {found.stage}"
     return f"{found.verdict}{where}{rank}: {found.summary}".rstrip(": ")
+
+
+def pasted_for(answer: Answer, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return overrides in the job's own form; without a job the stack says which script ran."""
+    if answer.job is not None or answer.seen is None or not overrides:
+        return pasted(overrides, answer.job)
+    files = [frame.file for oom in answer.seen.ooms for frame in oom.frames]
+    bridge = any("megatron/bridge/" in file for file in files)
+    if bridge or not any(_SCRIPT.search(file) for file in files):
+        return overrides
+    from recompute.config.megatron_writer import flags_for
+
+    return flags_for(overrides)
 
 
 def _notes(answer: Answer) -> Part | None:
