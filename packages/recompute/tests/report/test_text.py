@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from recompute.config.job_writers import job_yaml
 from recompute.config.load import load
 from recompute.config.normalize import normalize
@@ -12,6 +14,7 @@ from recompute.report.text import percent, quantity, signed_gib, table
 from recompute.search.budget import budget_of
 from recompute.search.explain import explain
 from recompute.search.plan import plan
+from recompute.units import GIB
 
 from ..search.fakes import small_job
 from ..timeline.jobs import job as h200_job
@@ -159,3 +162,14 @@ def test_an_explanation_is_held_against_a_gpu_and_against_full_recompute() -> No
     labels = explain_text(answer)
     assert "change of peak, GiB" in labels
     assert "  full/uniform/1 " in labels
+
+
+def test_sizes_are_written_in_gib_and_what_has_to_shrink_is_what_is_allocated() -> None:
+    job = load("-", "hardware.num_gpus=8", "hardware.gpu=a100-40gb", stdin=SCRIPT)
+    answer = plan(job, gpu="a100-40gb")
+    assert re.search(r"\d+\.\d\d GiB are kept for memory outside torch", plan_text(answer))
+    tight = plan(job, gpu="a100-40gb", margin="38GiB")
+    assert tight.closest is not None
+    said = re.search(r"together they have to shrink by (\d+\.\d\d) GiB", plan_text(tight))
+    assert said is not None
+    assert float(said[1]) < tight.closest.peak_bytes / GIB, "no more than there is"

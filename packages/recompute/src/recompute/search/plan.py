@@ -23,6 +23,7 @@ from recompute.search.reasons import per_layer_hint, reasons
 from recompute.search.reserved import allocator_of
 from recompute.search.space import candidates, known_errors
 from recompute.search.types import Outcome, Plan, Predicts, Status
+from recompute.units import format_gib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,7 +234,7 @@ def _assumptions(
     ]
     if limit.compared is Compared.RESERVED:
         text = (
-            f"{limit.margin_bytes} bytes are kept for memory outside torch: the CUDA context and "
+            f"{format_gib(limit.margin_bytes)} are kept for memory outside torch: the CUDA context and "
             "communication buffers, or what --margin says"
         )
         found.append(Assumption(id="outside-torch", text=text))

@@ -163,8 +163,9 @@ def _infeasible(judge: Judge, outcomes: Sequence[Outcome]) -> Iterator[str]:
         ("everything else", hot.activation_bytes_at_peak + static.other),
     )
     named = ", ".join(f"{name} {format_gib(size)}" for name, size in shares)
-    yield f"there: {named}; one of them has to shrink by {over}"
-    allowed = judge.budget.allowed_peak(_allocator(judge))
+    allowed = judge.budget.allowed_peak(_allocator(judge), closest.graph_pool_bytes)
+    shrink = format_gib(max(0, hot.peak.peak_bytes - allowed))
+    yield f"there: {named}; together they have to shrink by {shrink}"
     if static.total > allowed:
         yield (
             f"parameters, gradients and states alone are {format_gib(static.total)}: more shards "
