@@ -97,7 +97,7 @@ class Ready:
         if get and answer.served is not None:
             answer.served(scope)
         asked = _conditions(scope) if answer.status == 200 and (get or head) else _Asked()
-        encoding = self.encoding(asked.encoding if wanted is None else wanted)
+        encoding = self.encoding(asked_encoding(scope) if wanted is None else wanted)
         if encoding not in self._bodies:
             self.encode(encoding)
         if asked.if_none_match is not None and matches(asked.if_none_match, self.etag):
@@ -170,24 +170,21 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    encoding: str = IDENTITY
     if_none_match: str | None = None
     range: str | None = None
     if_range: str | None = None
 
 
 def _conditions(scope: Scope) -> _Asked:
-    encoding, none_match, span, if_range = IDENTITY, None, None, None
+    none_match, span, if_range = None, None, None
     for name, value in scope["headers"]:
-        if name == b"accept-encoding":
-            encoding = chosen_encoding(value.decode("latin-1"))
-        elif name == b"if-none-match":
+        if name == b"if-none-match":
             none_match = value.decode("latin-1")
         elif name == b"range":
             span = value.decode("latin-1")
         elif name == b"if-range":
             if_range = value.decode("latin-1")
-    return _Asked(encoding=encoding, if_none_match=none_match, range=span, if_range=if_range)
+    return _Asked(if_none_match=none_match, range=span, if_range=if_range)
 
 
 def asked_encoding(scope: Scope) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.cli.options import harmless, json_option, place_options, print_document, say, talk
 from mdr.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,12 +130,14 @@ def _ask_for_the_latest(registry: Registry, reference: Reference) -> None:
 def _report(comparison: Comparison) -> None:
     from mdr.cli.update import printable, semantic_lines
 
-    say(f"{comparison.artifact.ref}: {comparison.before.label} -> {comparison.after.label}")
+    say(
+        f"{harmless(comparison.artifact.ref)}: {comparison.before.label} -> {comparison.after.label}"
+    )
     say(f"lines +{comparison.added_lines} -{comparison.removed_lines}")
     for line in semantic_lines(comparison.semantic.to_document()):
         say(line)
     for change in comparison.files:
-        say(f"{change.change} {change.path}")
+        say(f"{change.change} {harmless(change.path)}")
     if comparison.programs is not None:
         say(f"programs: {comparison.programs}")
     for line in comparison.unified.split("\n")[:-1]:

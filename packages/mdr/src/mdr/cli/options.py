@@ -97,6 +97,14 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def harmless(text: str) -> str:
+    """Write text from a repository so that a terminal cannot be steered by it."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
 def talk(text: str) -> None:
     """Write progress and advice on stderr."""
     sys.stderr.write(text + "\n")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.cli.options import harmless, json_option, place_options, print_document, say, talk
 
 if TYPE_CHECKING:
     from mdr.settings import Settings
@@ -74,8 +74,8 @@ def command(
 
 def _report(page: Page) -> None:
     for hit in page.hits:
-        ref = _harmless(hit.artifact.ref)
-        text = _harmless(hit.artifact.description or "")
+        ref = harmless(hit.artifact.ref)
+        text = harmless(hit.artifact.description or "")
         say(f"{hit.grade or '-'}  {hit.artifact.kind.value:12}  {ref}")
         if text:
             say(f"   {text[:100] + '...' if len(text) > 100 else text}")
@@ -84,7 +84,3 @@ def _report(page: Page) -> None:
         talk(f"more: --cursor {page.next_cursor}")
     if not page.total:
         talk("nothing found; mdr index SOURCE adds a repository")
-
-
-def _harmless(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mdr.cli.options import json_option, place_options, print_document, say, talk
+from mdr.cli.options import harmless, json_option, place_options, print_document, say, talk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def command(*, ref: str, raw: bool, no_index: bool, as_json: bool, settings: Set
     document = (show_version if named else show_artifact)(registry, reference)
     resolved = registry.resolve(reference)
     for note in resolved.notes:
-        talk(f"note: {_harmless(note)}")
+        talk(f"note: {harmless(note)}")
     if as_json:
         fill_views(registry, [document["artifact"]])
         print_document(SCHEMA, document)
@@ -69,12 +69,12 @@ def _license(registry: Registry, resolved: Resolved) -> str:
 
 def _report(document: Mapping[str, Any], license_: str) -> None:
     artifact, audit, versions = document["artifact"], document["audit"], document["versions"]
-    say(f"{_harmless(artifact['ref'])}  {artifact['kind']}  {audit['grade']}")
+    say(f"{harmless(artifact['ref'])}  {artifact['kind']}  {audit['grade']}")
     if artifact["description"]:
-        say(_harmless(artifact["description"]))
-    say(f"\npath     {_harmless(artifact['path'])}")
+        say(harmless(artifact["description"]))
+    say(f"\npath     {harmless(artifact['path'])}")
     for earlier in artifact["previously"]:
-        say(f"before   {_harmless(earlier)}")
+        say(f"before   {harmless(earlier)}")
     say(f"source   {_source_line(artifact, license_)}")
     say("\nversions")
     for each in versions:
@@ -89,16 +89,16 @@ def _report(document: Mapping[str, Any], license_: str) -> None:
         say(f"\nfiles of {document['version']['label']}")
         for file in document["files"]:
             say(
-                f"  {file['sha256'][:16]}  {file['mode']}  {file['size']:>9,} B  {_harmless(file['path'])}"
+                f"  {file['sha256'][:16]}  {file['mode']}  {file['size']:>9,} B  {harmless(file['path'])}"
             )
     say("\naudit")
     for check in audit["checks"]:
-        detail = f" ({_harmless(check['detail'])})" if check["detail"] else ""
+        detail = f" ({harmless(check['detail'])})" if check["detail"] else ""
         say(f"  {check['status']}: {check['title']}{detail}")
     say("a grade is about the text of this one file; it does not say that the file is safe")
     if shown := _meant(document):
-        say(f"\ninstall  mdr add {_harmless(artifact['ref'])}@{shown['label']}")
-        say(f"         mdr add {_harmless(artifact['ref'])}@sha256:{shown['sha256'][:16]}")
+        say(f"\ninstall  mdr add {harmless(artifact['ref'])}@{shown['label']}")
+        say(f"         mdr add {harmless(artifact['ref'])}@sha256:{shown['sha256'][:16]}")
 
 
 def _meant(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -112,25 +112,17 @@ def _meant(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _yanked(version: Mapping[str, Any]) -> str:
     yanked = version["yanked"]
-    return "" if yanked is None else f"  yanked: {_harmless(yanked['reason'])}"
+    return "" if yanked is None else f"  yanked: {harmless(yanked['reason'])}"
 
 
 def _source_line(artifact: Mapping[str, Any], license_: str) -> str:
     source = artifact["source"]
     stars = "stars not known" if source["stars"] is None else f"{source['stars']:,} stars"
     words = [
-        _harmless(artifact["repository"]),
+        harmless(artifact["repository"]),
         stars,
-        f"license {_harmless(license_)}",
+        f"license {harmless(license_)}",
         f"pushed {(source['pushed'] or 'not known')[:10]}",
-        f"branch {_harmless(source['branch'] or 'not known')}",
+        f"branch {harmless(source['branch'] or 'not known')}",
     ]
     return " · ".join(words)
-
-
-def _harmless(text: str) -> str:
-    """Write text from a repository so that a terminal cannot be steered by it."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )

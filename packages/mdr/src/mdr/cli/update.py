@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mdr.cli.options import is_terminal, json_option, place_options, print_document, say, talk
+from mdr.cli.options import (
+    harmless,
+    is_terminal,
+    json_option,
+    place_options,
+    print_document,
+    say,
+    talk,
+)
 
 if TYPE_CHECKING:
     from mdr.install.update import Held, Move
@@ -86,7 +94,7 @@ def show(move: Move) -> None:
     for line in semantic_lines(comparison.semantic.to_document()):
         talk(f"  {line}")
     for change in comparison.files:
-        talk(f"  {change.change} {change.path}")
+        talk(f"  {change.change} {harmless(change.path)}")
     if comparison.programs is not None:
         talk(f"  programs: {comparison.programs}")
     lines = comparison.unified.split("\n")[:-1]
@@ -107,7 +115,7 @@ def semantic_lines(semantic: dict[str, Any]) -> list[str]:
     ):
         for sign, word in (("added", "new"), ("removed", "gone")):
             if semantic[key][sign]:
-                lines.append(f"{word} {name}: {', '.join(semantic[key][sign])}")
+                lines.append(harmless(f"{word} {name}: {', '.join(semantic[key][sign])}"))
     before, after = semantic["tokens"]
     lines.append(f"tokens about {before} -> {after}")
     before, after = semantic["grade"]
@@ -139,6 +147,4 @@ def _answer(
 
 def printable(line: str) -> str:
     """Keep terminal control sequences of a hostile file from acting."""
-    return "".join(
-        char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line
-    )
+    return "\t".join(map(harmless, line.split("\t")))
