@@ -94,3 +94,21 @@ def test_a_page_that_cannot_be_written_leaves_one_document(
     assert done.returncode == 3
     assert done.stdout.count(b"\n") == 1
     assert json.loads(done.stdout)["code"] == "cannot-write"
+
+
+def test_a_message_quotes_a_file_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: {\u202enum_layers: 4}\n", encoding="utf-8")
+    done = shell("recompute plan $1", str(job))
+    assert done.returncode == 2
+    assert "\u202e".encode() not in done.stderr
+    assert rb"\u202enum_layers" in done.stderr
+
+
+@pytest.mark.parametrize("manifest", ['{"schema":"recompute.ledger/1"', "[" * 100_000, "[]"])
+def test_diagnose_refuses_a_ledger_whose_manifest_is_broken(tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "manifest.json").write_text(manifest)
+    done = shell("recompute diagnose $1", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"[bad-ledger]" in done.stderr

@@ -25,7 +25,7 @@ def say(text: str) -> None:
     """Write to standard error; where it is closed nobody listens, which is no fault."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
-            sys.stderr.write(text)
+            sys.stderr.write(_visible(text))
             sys.stderr.flush()
 
 
@@ -45,3 +45,13 @@ def abandon() -> None:
     """Give up standard output, so that Python does not complain about it once more at its end."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _visible(text: str) -> str:
+    """Escape what a terminal would act on or hide: a message quotes what a file holds."""
+    return "".join(
+        sign
+        if sign.isprintable() or sign == "\n"
+        else sign.encode("unicode_escape").decode("ascii")
+        for sign in text
+    )

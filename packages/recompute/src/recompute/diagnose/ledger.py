@@ -31,8 +31,9 @@ def diagnose_ledger(root: str) -> Diagnosis:
     """Say what the rows of a ledger show.
 
     Raises:
-        InputError: ``bad-ledger``: a row is not JSON.
+        InputError: ``bad-ledger``: a row or the manifest is not JSON.
     """
+    _refuse_bad_manifest(Path(root, "manifest.json"))
     failed: list[tuple[Evidence, dict[str, Any]]] = []
     passed = 0
     for evidence, row in _rows(root):
@@ -92,3 +93,18 @@ def _row(path: Path, number: int, text: str) -> dict[str, Any]:
             data={"path": str(path), "line": number},
         )
     return value
+
+
+def _refuse_bad_manifest(path: Path) -> None:
+    try:
+        with path.open("rb") as stream:
+            is_object = isinstance(json.loads(stream.read(MAX_LINE)), dict)
+    except (OSError, ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InputError(
+            "bad-ledger",
+            f"{path}: not the manifest of a ledger",
+            hint="name the folder that recompute measure --out wrote",
+            data={"path": str(path)},
+        )
