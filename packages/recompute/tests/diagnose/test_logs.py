@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,28 @@ def test_compressed_logs(tmp_path: Path, name: str, pack: object) -> None:
     found = run(path).diagnosis
     assert (str(found.verdict), found.rank) == ("activation", 1)
     assert found.evidence[0].line == 502
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, zstandard.ZstdCompressor().compress, lzma.compress, bz2.compress]
+)
+def test_a_compressed_log_that_is_cut_is_read_and_said_to_be_cut(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """Noise between the steps, so that a cut in the middle leaves something to read."""
+    lines = [step(n) + " " + noise(n, 4096).hex() for n in range(1, 300)]
+    packed = pack("\n".join(lines).encode())
+    for name, data, cut in (
+        ("whole", packed, False),
+        ("cut", packed[: len(packed) * 3 // 4], True),
+    ):
+        log = tmp_path / f"{name}.log"
+        log.write_bytes(data)
+        answer = diagnose((str(log),))
+        assert answer.seen is not None
+        assert answer.seen.files[0].size > 100_000
+        said = [note for note in answer.diagnosis.notes if "middle of its compressed data" in note]
+        assert bool(said) is cut
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,11 @@ def _needed(oom: Oom | None) -> int | None:
 
 
 def _notes(seen: Observation, oom: Oom | None) -> tuple[str, ...]:
-    notes = []
+    notes = [
+        f"{file.path} ends in the middle of its compressed data: what came after is missing"
+        for file in seen.files
+        if file.cut
+    ]
     failed = {other.place.rank for other in seen.ooms if other.place.rank is not None}
     if seen.oom_count > 1:
         first = (

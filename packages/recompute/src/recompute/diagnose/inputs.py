@@ -256,14 +256,17 @@ def open_stream(source: Source) -> IO[bytes] | Expander:
 Expand = Callable[[bytes, int], tuple[bytes, bytes]]
 """(compressed bytes, most expanded bytes) -> (expanded, compressed bytes left over)."""
 
+Expansion = tuple[Expand, Callable[[], bool]]
+"""How to expand, and whether what was given so far ends where a member ends."""
+
 
 class Expander:
     """Reads the expanded bytes of a compressed file, bounded in memory and in ratio."""
 
-    def __init__(self, path: str, stream: IO[bytes], expand: Expand) -> None:
+    def __init__(self, path: str, stream: IO[bytes], expansion: Expansion) -> None:
         self.path = path
         self.stream = stream
-        self.expand = expand
+        self.expand, self._whole = expansion
         self.read_bytes = 0
         self.expanded = 0
         self._left = b""
@@ -301,6 +304,11 @@ class Expander:
                 raise _corrupt(self.path, error) from error
             raise
 
+    @property
+    def cut(self) -> bool:
+        """Whether the file ended in the middle of its compressed data."""
+        return self._end and self.read_bytes > 0 and not self._whole()
+
     def tell_compressed(self) -> int:
         """Return how many compressed bytes were read."""
         return self.read_bytes
@@ -319,11 +327,11 @@ def _corrupt(path: str, error: Exception) -> InputError:
     )
 
 
-def _gzip_members() -> Expand:
+def _gzip_members() -> Expansion:
     return _zlib_like(lambda: zlib.decompressobj(wbits=31))
 
 
-def _zlib_like(make: Callable[[], Any]) -> Expand:
+def _zlib_like(make: Callable[[], Any]) -> Expansion:
     state = [make()]
 
     def expand(data: bytes, wanted: int) -> tuple[bytes, bytes]:
@@ -334,10 +342,10 @@ def _zlib_like(make: Callable[[], Any]) -> Expand:
         out = state[0].decompress(data, wanted)
         return out, state[0].unused_data if state[0].eof else state[0].unconsumed_tail
 
-    return expand
+    return expand, lambda: bool(state[0].eof)
 
 
-def _members(make: Callable[[], Any]) -> Expand:
+def _members(make: Callable[[], Any]) -> Expansion:
     state = [make()]
 
     def expand(data: bytes, wanted: int) -> tuple[bytes, bytes]:
@@ -353,10 +361,10 @@ def _members(make: Callable[[], Any]) -> Expand:
             out += more
         return out, state[0].unused_data if state[0].eof else b""
 
-    return expand
+    return expand, lambda: bool(state[0].eof)
 
 
-def _zstd() -> Expand:
+def _zstd() -> Expansion:
     try:
         import zstandard
     except ImportError as error:
@@ -375,7 +383,7 @@ def _zstd() -> Expand:
         out = state[0].decompress(piece)
         return out, (state[0].unused_data + rest) if state[0].eof else rest
 
-    return expand
+    return expand, lambda: bool(state[0].eof)
 
 
 def close(stream: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from recompute.diagnose.excerpts import Scanner, excerpts
-from recompute.diagnose.inputs import Format, Source, close, open_stream, read_error
+from recompute.diagnose.inputs import Expander, Format, Source, close, open_stream, read_error
 from recompute.diagnose.observation import FileObservation, Observation
 from recompute.diagnose.reader import PROSE_LIMIT, LogReader
 
@@ -40,6 +40,7 @@ def _read_one(source: Source, seen: Observation, progress: Progress | None) -> N
     finally:
         close(stream)
     reader.file.size = scanner.size
+    reader.file.cut = isinstance(stream, Expander) and stream.cut
 
 
 def read_text(text: str, path: str = "text") -> Observation:

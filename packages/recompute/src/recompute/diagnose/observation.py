@@ -116,6 +116,8 @@ class FileObservation:
     size: int = 0
     lines: int = 0
     binary: bool = False
+    cut: bool = False
+    """It ends in the middle of its compressed data."""
     steps: StepSeries = field(default_factory=StepSeries)
     progress_lines: int = 0
     frameworks: Counter[str] = field(default_factory=Counter)

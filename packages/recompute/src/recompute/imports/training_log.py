@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from recompute.diagnose.inputs import Source, chunks, close, expand, open_stream, read_error
+from recompute.diagnose.inputs import (
+    Expander,
+    Source,
+    chunks,
+    close,
+    expand,
+    open_stream,
+    read_error,
+)
 from recompute.diagnose.logs import TEXT_FORMATS
 from recompute.diagnose.run import diagnose
 from recompute.diagnose.training_lines import (
@@ -59,6 +67,13 @@ def _read(source: Source, series: Series) -> None:
         raise read_error(source.path, error) from error
     finally:
         close(stream)
+    if isinstance(stream, Expander) and stream.cut:
+        raise InputError(
+            "corrupt-archive",
+            f"{source.path} ends in the middle of its compressed data",
+            hint="copy it again, or expand what there is and import that",
+            data={"path": source.path},
+        )
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
