@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -337,3 +338,14 @@ def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(InputError) as error:
         apply(torch.nn.Linear(2, 2), "[mlp]")
     assert error.value.data["rule"] == "apply-no-layers"
+
+
+def test_public_names_are_what_they_are_whatever_was_imported_before() -> None:
+    code = (
+        "import pkgutil, importlib, recompute.megatron as m\n"
+        "for one in pkgutil.iter_modules(m.__path__):\n"
+        "    importlib.import_module(f'{m.__name__}.{one.name}')\n"
+        "assert all(callable(getattr(m, name)) for name in ('apply', 'read_back', 'MemoryProbe'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

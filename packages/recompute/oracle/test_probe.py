@@ -295,6 +295,7 @@ class Allocator:
             "allocated_bytes": pools,
             "reserved_bytes": {"all": dict(values)},
             "segment": {"all": dict(values)},
+            "oversize_segments": dict(values),
             "num_alloc_retries": 0,
         }
 

@@ -321,6 +321,8 @@ def _raise_to(running: dict[tuple[str, str], int], stats: dict[str, Any]) -> Non
         if pools.__class__ is not dict:  # one of the plain counts
             continue
         for pool, values in pools.items():
+            if values.__class__ is not dict:  # oversize_segments and the like have no pools
+                break
             peak = values["peak"]
             if peak > running.get((kind, pool), -1):
                 running[kind, pool] = peak

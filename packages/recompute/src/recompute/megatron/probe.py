@@ -153,7 +153,7 @@ class MemoryProbe(TrainingLoops):
     def watch(self, model: Any, optimizer: Any = None) -> None:
         """Follow the phases of a model (or list of chunks) and of its optimizer, and read the model back."""
         if self._plan is not None:  # of a plan per layer that the user's own script was told
-            from recompute.megatron.apply import apply
+            from recompute.megatron.applied import apply
 
             apply(model, self._plan)
         with self._timed():

@@ -17,7 +17,7 @@ from recompute.config.choice import RecomputeChoice
 from recompute.errors import ConfigError
 from recompute.measure.candidate import choice_of_text
 from recompute.measure.launch import GATE
-from recompute.megatron.apply import apply
+from recompute.megatron.applied import apply
 from recompute.megatron.build import config_of, model_of, optimizer_of
 from recompute.megatron.kernels import kernel_seconds
 from recompute.megatron.probe import RUN, MemoryProbe
@@ -126,14 +126,19 @@ def device_of(torch: Any, wanted: str | None) -> Any:
 
 def begin_distributed(torch: Any, workload: dict[str, Any], place: Any) -> None:
     """Join the processes of the run, or be the only one, and split them as the job says."""
-    from megatron.core import parallel_state
-
     distributed = torch.distributed
     backend = "nccl" if place.type == "cuda" else "gloo"
     if "RANK" in os.environ:
         distributed.init_process_group(backend)
     else:
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    split_processes(workload)
+
+
+def split_processes(workload: dict[str, Any]) -> None:
+    """Split the processes of the run as the job says."""
+    from megatron.core import parallel_state
+
     model = workload["model"]
     parallel_state.initialize_model_parallel(
         model["tensor_model_parallel_size"],
