@@ -179,3 +179,21 @@ def test_other_refusals(overrides: Any, code: Any) -> None:
 )
 def test_what_fits_is_read(overrides: Any) -> None:
     assert load("-", *overrides, stdin=JOB).model.num_layers == 8
+
+
+def test_an_expert_tensor_size_that_megatron_lm_fills_in_is_named() -> None:
+    sizes = (
+        "model.num_moe_experts=8",
+        "model.moe_ffn_hidden_size=512",
+        "model.tensor_model_parallel_size=4",
+        "model.expert_model_parallel_size=8",
+        "hardware.num_gpus=16",
+    )
+    with pytest.raises(ConfigError, match="ETP is not given: Megatron takes TP, 4") as caught:
+        load("-", *sizes, "framework.entry_point=megatron-lm", stdin=JOB)
+    assert caught.value.hint is not None
+    assert "model.expert_tensor_parallel_size=1" in caught.value.hint
+    given = (*sizes, "model.expert_tensor_parallel_size=4")
+    with pytest.raises(ConfigError) as caught:
+        load("-", *given, "framework.entry_point=megatron-lm", stdin=JOB)
+    assert "ETP is not given" not in str(caught.value)

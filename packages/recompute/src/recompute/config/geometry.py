@@ -260,10 +260,18 @@ def _world(job: JobConfig) -> Iterator[Problem]:
     if model.expert_model_parallel_size > 1 and world % expert:
         yield (
             "world-size",
-            f"hardware.num_gpus={world} is not a multiple of ETP x EP x PP = {expert}",
-            f"hardware.num_gpus={accepted}, or other expert parallel sizes",
+            f"hardware.num_gpus={world} is not a multiple of ETP x EP x PP = {expert}{_inherited(model)}",
+            f"hardware.num_gpus={accepted}, or other expert parallel sizes"
+            + (", or model.expert_tensor_parallel_size=1" if _inherited(model) else ""),
             {"field": "hardware.num_gpus", "value": world, "expert_parallel_size": expert},
         )
+
+
+def _inherited(model: ModelConfig) -> str:
+    """Say that the expert tensor parallel size is not the job's own, where it is above one."""
+    if model.expert_tensor_parallel_size or model.tensor_model_parallel_size == 1:
+        return ""
+    return f" (ETP is not given: Megatron takes TP, {model.tensor_model_parallel_size})"
 
 
 def _expert_parallel_size(model: ModelConfig) -> int:
