@@ -94,6 +94,18 @@ def test_gradients_are_bitwise_those_of_the_unpatched_model(
     assert_equal(before, cpu_model.gradients(model))
 
 
+def test_a_whole_layer_of_experts_is_refused_with_fused_dropout() -> None:
+    model = cpu_model.build(cpu_model.MOE, **cpu_model.DROPOUT)
+    config = layers_of(model)[0].config
+    config.bias_dropout_fusion = True
+    with pytest.raises(InputError) as caught:
+        apply(model, "per-layer/1-1=full")
+    assert caught.value.data["rule"] == "apply-experts-dropout"
+    apply(model, "per-layer/0-0=full").undo()  # no experts
+    config.hidden_dropout = 0.0
+    apply(model, "per-layer/1-1=full").undo()
+
+
 def test_dropout_really_drops() -> None:
     model = cpu_model.build(cpu_model.DENSE, **cpu_model.DROPOUT)
     one, other = cpu_model.gradients(model, seed=3), cpu_model.gradients(model, seed=4)

@@ -27,6 +27,7 @@ from recompute.megatron.boundaries import (
     WHOLE_LAYER,
     Layer,
     has_linears,
+    is_moe,
     layers_of,
     mark_of,
     norms_in_linears,
@@ -225,6 +226,9 @@ def _refuse_drawn(layer: Layer, module: str, modules: Sequence[str], where: str)
         if other in modules:
             text = f"{where} and {other} would discard or replay the same tensor"
             raise _refusal("apply-overlapping", text)
+    if module == WHOLE_LAYER and is_moe(layer.module) and _drops_in_fused(layer.config):
+        text = f"{where}: with experts and fused dropout a replay was seen to drop other elements"
+        raise _refusal("apply-experts-dropout", text)
     if module == MLP_ACT and not has_linears(layer.module):
         raise _refusal("apply-no-effect", f"{where}: the layer has no plain dense MLP")
     if module != NORM_ACT:
@@ -239,6 +243,11 @@ def _refuse_drawn(layer: Layer, module: str, modules: Sequence[str], where: str)
         raise _refusal("apply-fused-norm", text)
     text = f"{where}: no norm of this layer feeds one linear of the local spec alone"
     raise _refusal("apply-no-effect", text)
+
+
+def _drops_in_fused(config: Any) -> bool:
+    """Say whether dropout runs in Megatron's compiled function (benchmarks/studies/parallel_gradients.py)."""
+    return bool(getattr(config, "bias_dropout_fusion", False)) and config.hidden_dropout > 0
 
 
 def _refuse_label(layer: Layer, module: str, where: str, *, built_with: bool) -> None:

@@ -1,0 +1,129 @@
+"""What a MemoryProbe costs a training step on a GPU, by part: time inside its own calls.
+
+usage: PYTHONPATH=packages/recompute/src python benchmarks/probe_cost.py OUT.json [STUDY...]
+
+The built-in trainer takes the steps of a study of benchmarks/studies under a probe whose parts are timed
+besides, each without what it calls of the others. Timing a part costs about a microsecond, which is in the
+total. Needs torch with CUDA, megatron-core and transformer-engine.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from recompute.config.load import load
+from recompute.config.normalize import normalize
+from recompute.measure.ledger import read_ledger, write_manifest
+from recompute.measure.workload import workload_of
+from recompute.megatron import trainer
+from recompute.megatron.meters import CudaMeter
+from recompute.megatron.probe import RUN, MemoryProbe
+
+STUDIES = Path(__file__).resolve().parent / "studies"
+STEPS, WARMUP = 44, 4
+PARTS = {
+    CudaMeter: ("take", "_raw", "stamp", "later", "seconds", "device_used", "counts"),
+    MemoryProbe: ("enter", "step_begins", "step_ends", "_collect", "_write"),
+}
+
+
+class Clock:
+    """Exclusive times of parts that call each other, while it is on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: defaultdict[str, int] = defaultdict(int)
+        self._inner = [0.0]
+
+    def watch(self, owner: Any, name: str) -> None:
+        """Time a method of a class."""
+        method = getattr(owner, name)
+
+        @functools.wraps(method)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            began = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - began
+                inner = self._inner.pop()
+                self._inner[-1] += took
+                if self.on:
+                    self.seconds[name] += took - inner
+                    self.calls[name] += 1
+
+        setattr(owner, name, timed)
+
+
+def study(torch: Any, name: str, clock: Clock, place: Any) -> dict[str, Any]:
+    """Take the steps of one study; return milliseconds a steady step by part."""
+    workload = {**workload_of(normalize(load(str(STUDIES / f"{name}.yaml")))), "data_seed": 0}
+    root = tempfile.mkdtemp()
+    write_manifest(root, environment={})
+    told = {"ledger": root, "run": "control-0", "candidate": "[]", "warmup_steps": WARMUP}
+    told |= {"steps": STEPS, "seed": 0}
+    os.environ[RUN] = json.dumps(told)
+    clock.seconds.clear()
+    clock.calls.clear()
+    clock.on = False
+    ends = MemoryProbe.step_ends
+
+    def step_ends(self: MemoryProbe, *args: Any, **kwargs: Any) -> None:
+        ends(self, *args, **kwargs)
+        clock.on = WARMUP <= self._steps < STEPS
+
+    MemoryProbe.step_ends = step_ends  # type: ignore[method-assign]
+    with MemoryProbe(snapshots=False) as probe:
+        trainer.train(torch, told, workload, place, probe)
+    MemoryProbe.step_ends = ends  # type: ignore[method-assign]
+    (row,) = read_ledger(root).rows
+    steady = STEPS - WARMUP
+    step = median(row.steady_seconds) * 1e3
+    inside = (row.probe_steady_seconds or 0.0) / steady * 1e3
+    return {
+        "step_ms": round(step, 2),
+        "inside_ms": round(inside, 3),
+        "share": round(inside / step, 5),
+        "parts_ms": {n: round(s / steady * 1e3, 4) for n, s in clock.seconds.items()},
+        "calls": {n: round(c / steady, 2) for n, c in clock.calls.items()},
+        "gpu": (row.environment or {}).get("gpu"),
+    }
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    os.environ.setdefault(trainer.CONNECTIONS, "1")
+    import torch
+
+    clock = Clock()
+    for owner, names in PARTS.items():
+        for name in names:
+            clock.watch(owner, name)
+    place = trainer.device_of(torch, None)
+    found = {}
+    for index, name in enumerate(sys.argv[2:] or ["dense-bias"]):
+        workload = workload_of(normalize(load(str(STUDIES / f"{name}.yaml"))))
+        if index == 0:
+            trainer.begin_distributed(torch, workload, place)
+        found[name] = study(torch, name, clock, place)
+        print(json.dumps({name: found[name]}), flush=True)
+        Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        gc.collect()
+        torch.cuda.empty_cache()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Megatron-LM's own pretrain_gpt.py under `recompute measure`, on one GPU, its script unchanged:
+#
+#   sh benchmarks/studies/real_loops.sh MEGATRON_LM OUT [NAME...]
+#
+# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets built; torch and
+# transformer-engine are there. The second study goes out of memory on purpose: its control does not fit.
+# These two were not run on a GPU yet; the same loop was, on the CPU (docs/how-to/measure-a-candidate.md).
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$1
+out=$2
+shift 2
+mkdir -p "$out"
+PYTHONPATH="$root:${PYTHONPATH:-}"
+export PYTHONPATH CUDA_DEVICE_MAX_CONNECTIONS=1
+
+wanted=${*:-all}
+
+study() { # NAME CANDIDATES [more arguments of the script] [more options]
+  case " $wanted " in *" all "* | *" $1 "*) ;; *) return 0 ;; esac
+  args="$out/$1.args"
+  { cat "$here/megatron-lm.args"; echo "${3:-}"; } >"$args"
+  (cd "$root" && ${PYTHON:-python3} -m recompute measure "$args" hardware.gpu=h200 --out "$out/$1" \
+    --candidates "$2" --steps 8 --warmup 2 --launcher torchrun --limit 150 ${4:-} \
+    --entry "-m recompute.megatron.follow pretrain_gpt.py $(tr '\n' ' ' <"$args")") ||
+    echo "study $1: exit status $?" >&2
+}
+
+study megatron-lm "mlp,core_attn"
+study megatron-lm-oom "full/uniform/1" "--micro-batch-size 12 --global-batch-size 12" "--repeats 1"
