@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from recompute.errors import InputError
+from recompute.measure.candidate import choice_of_text
 from recompute.measure.compare import compare
 from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome, PhaseBytes, Row
+from recompute.measure.runs import reference_of
 from recompute.measure.types import Compared, MeasuredVerdict
 
 from .rows import GIB, ledger, row
@@ -186,6 +188,22 @@ def test_where_the_control_does_not_fit_the_cheapest_that_passes_stands_in(tmp_p
     said = " ".join(answer.notes)
     assert "no control exists: [] ends in oom in loss" in said
     assert "against [mlp], the cheapest that passes" in said
+
+
+def test_study_and_comparison_choose_the_same_stand_in(tmp_path: Path) -> None:
+    """Neither a candidate without optimizer states nor a slower repeat of the chosen one changes it."""
+    rows = [
+        row("[]", outcome=Outcome.OOM, stage="loss", step_seconds=(), warmup_steps=0),
+        row("[core_attn]", slow=1.0, optimizer_initialized=False),
+        row("[mlp]", slow=1.1),
+        row("full/uniform/1", slow=1.2),
+    ]
+    chosen = reference_of([(choice_of_text(one.candidate), (one,)) for one in rows])
+    assert chosen == choice_of_text("[mlp]")
+    rows.append(row("[mlp]", slow=1.5, repeat=1))
+    answer = compare(read_ledger(ledger(tmp_path / "l", rows)))
+    assert answer.reference is not None
+    assert answer.reference.candidate == "[mlp]"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.NONFINITE])

@@ -24,6 +24,7 @@ from recompute.measure.groups import (
     steady_runs,
 )
 from recompute.measure.row import Outcome
+from recompute.measure.stand_in import cheapest_of, fits, lacking_of
 from recompute.measure.stats import Ratio, overhead_by_seed, spread
 from recompute.measure.types import (
     Compared,
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
     from recompute.measure.ledger import Ledger
     from recompute.timeline.types import Prediction
-
-MIN_STEADY: Final = 3
-"""Steady steps that every rank of every run must have before a candidate can pass."""
 
 STAGES: Final = (
     "initialization",
@@ -91,7 +89,7 @@ def compare(
             data={"path": ledger.root},
         )
     control = control_of(groups)
-    reference = control if control is not None and _fits(control) else _cheapest(groups)
+    reference = control if control is not None and fits(control) else cheapest_of(groups)
     base = reference or control
     others = [group for group in groups if group is not control]
     found = {g.candidate: differences(ledger, g, base) for g in groups if base and g is not base}
@@ -142,24 +140,6 @@ class _Base:
     @property
     def is_control(self) -> bool:
         return self.control is not None and self.control.outcome is Outcome.PASS
-
-
-def _fits(group: RunGroup) -> bool:
-    return all(row.outcome is Outcome.PASS for row in group.rows)
-
-
-def _cheapest(groups: tuple[RunGroup, ...]) -> RunGroup | None:
-    """Return the group with the shortest steps of those that trained: the least replay that fits."""
-    figures = {group.candidate: measured(group, None) for group in groups if _fits(group)}
-    timed = {
-        name: found.step_seconds
-        for name, found in figures.items()
-        if found.step_seconds is not None
-    }
-    ready = [
-        g for g in groups if g.candidate in timed and _lacking(figures[g.candidate], g) is None
-    ]
-    return min(ready, key=lambda g: timed[g.candidate], default=None)
 
 
 def _notes(held: _Base, control: RunGroup | None, reference: RunGroup | None) -> list[str]:
@@ -221,7 +201,7 @@ def _verdict(
         return MeasuredVerdict.INCOMPLETE, f"says nothing yet: {said[:200]}"
     if not _passed(figures):
         return _failed(figures, base.control)
-    lacking = _lacking(figures, group)
+    lacking = lacking_of(figures, group)
     if lacking is None and base.control is None:
         lacking = "no control to compare with"
     if lacking is None and base.is_control and delta is None:
@@ -233,19 +213,6 @@ def _verdict(
     if lacking is not None or delta is None:
         return MeasuredVerdict.INCOMPLETE, lacking or ""
     return _judged(delta, ratio, base.noise)
-
-
-def _lacking(figures: Measured, group: RunGroup) -> str | None:
-    """Say what a run that did not fail lacks for a verdict."""
-    if not all(row.final for row in group.rows):
-        return "the run has not ended"
-    if not all(row.optimizer_initialized for row in group.rows):
-        return "optimizer states were not initialised"
-    if figures.steady_steps < MIN_STEADY:
-        return f"{figures.steady_steps} steady step(s), {MIN_STEADY} are needed"
-    if any(len(run) < row.world_size for run in group.runs for row in run):
-        return "rows of some ranks are missing"
-    return None
 
 
 def _judged(delta: int, ratio: Ratio | None, noise: NoiseFloor) -> tuple[MeasuredVerdict, str]:

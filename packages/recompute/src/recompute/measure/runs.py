@@ -10,16 +10,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.override_writers import FLAGS, overrides_for
 from recompute.config.schema import JobConfig
 from recompute.measure.candidate import text_of
+from recompute.measure.groups import groups_of
 from recompute.measure.launch import Launcher
-from recompute.measure.row import Outcome, Row
+from recompute.measure.row import Row
 from recompute.measure.slurm_script import SlurmOptions
+from recompute.measure.stand_in import cheapest_of, fits
 
 CONTROL: Final = "control"
 MEGATRON_LM: Final = "megatron-lm"
@@ -101,16 +102,15 @@ def later_runs(
 def reference_of(done: Sequence[tuple[RecomputeChoice, Sequence[Row]]]) -> RecomputeChoice:
     """Return what the others are held against: no recompute, or where that fails the cheapest that passes.
 
-    The cheapest is the one with the shortest steps, since the only difference is what is replayed.
+    The cheapest is the one that :func:`recompute.measure.compare.compare` will take, too: the shortest steps,
+    since the only difference is what is replayed.
     """
-    passed = {
-        choice: max((median(r.steady_seconds) for r in rows if r.steady_seconds), default=0.0)
-        for choice, rows in done
-        if rows and all(row.outcome is Outcome.PASS for row in rows)
-    }
-    if NO_RECOMPUTE in passed or not passed:
+    groups = groups_of(row for _, rows in done for row in rows)
+    control = next((group for group in groups if group.choice == NO_RECOMPUTE), None)
+    if control is not None and fits(control):
         return NO_RECOMPUTE
-    return min(passed, key=lambda choice: passed[choice])
+    found = cheapest_of([group for group in groups if group is not control])
+    return NO_RECOMPUTE if found is None or found.choice is None else found.choice
 
 
 def told_to(
