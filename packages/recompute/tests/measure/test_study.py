@@ -426,7 +426,7 @@ def test_a_workload_is_plain_json_and_names_what_the_job_changes() -> None:
     assert "moe_latent_size" not in workload["given"]
 
 
-@pytest.mark.parametrize("module", ["trainer", "probe", "applied", "build"])
+@pytest.mark.parametrize("module", ["trainer", "probe", "applied", "build", "journal", "follow"])
 def test_the_side_that_trains_needs_no_third_party_package(module: str) -> None:
     """torch and Megatron Core are there, and nothing that pip would bring with this package."""
     source = Path(__file__).parents[2] / "src"
