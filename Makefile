@@ -57,7 +57,7 @@ oracle: $(DEV_STAMP)  ## compare our verdicts with the real Megatron Core 0.16.1
 	  packages/recompute/oracle/test_nemo_run.py
 	@PYTHONPATH=$(ORACLE)/mcore-0.19 $(ORACLE)/bin/python -m pytest -q -c packages/recompute/oracle/pytest.ini -p no:cacheprovider \
 	  packages/recompute/oracle/test_transformer_config.py packages/recompute/oracle/test_pipeline_split.py packages/recompute/oracle/test_source_tree.py \
-	  packages/recompute/oracle/test_apply.py
+	  packages/recompute/oracle/test_apply.py packages/recompute/oracle/test_sparse_attention.py
 
 lock: $(DEV_STAMP)  ## renew the hashed requirements
 	@for set in requirements requirements-dev; do \

@@ -238,7 +238,13 @@ def _layer(
         multi_latent_attention=is_latent,
         normalization=config.normalization,
     )
-    if is_latent:
+    if given.get("experimental_attention_variant") == "dsa":
+        import cpu_sparse
+
+        spec.submodules.self_attention = cpu_sparse.sparse_attention(
+            qk_layernorm=config.qk_layernorm
+        )
+    elif is_latent:
         spec.submodules.self_attention.submodules.core_attention = LatentCore
     layer = build_module(spec, config=config, layer_number=1).train()
     mask = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool), 1)

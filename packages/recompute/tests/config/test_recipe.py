@@ -156,9 +156,9 @@ def test_glm_5_attends_sparsely_whatever_sizes_are_given(name: str) -> None:
     job = load(f"recipe:{name}", *(f"model.{size}" for size in sizes))
     assert job.model.multi_latent_attention
     assert job.model.experimental_attention_variant == "dsa"
-    with pytest.raises(UnsupportedError, match="dsa") as caught:
+    with pytest.raises(UnsupportedError, match="dsa without dsa_indexer_n_heads") as caught:
         layer_kinds(job.model)
-    assert caught.value.data == {"field": "model.experimental_attention_variant"}
+    assert caught.value.data == {"field": "model.dsa_indexer_n_heads"}
 
 
 def test_a_recipe_whose_gpus_do_not_factor_leaves_the_count_open() -> None:

@@ -74,7 +74,7 @@ LAYOUTS = (
 
 
 def built(kind: str, layout: dict[str, object], batch: int = 2) -> tuple[Tape, Shape, ModelConfig]:
-    one = job(batch, **{**layout, "multi_latent_attention": "mla" in kind})
+    one = job(batch, **{**layout, "multi_latent_attention": "mla" in kind or "dsa" in kind})
     shape = shape_of(one)
     return LAYER_KINDS[kind](one.model, shape), shape, one.model
 
@@ -195,6 +195,14 @@ MODELS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         {"multi_latent_attention": True, "moe_layer_freq": 2},
         ("mla+moe", "mla+mlp") * 2,
     ),
+    "dsa": (
+        {
+            "multi_latent_attention": True,
+            "experimental_attention_variant": "dsa",
+            "moe_layer_freq": 2,
+        },
+        ("dsa+moe", "dsa+mlp") * 2,
+    ),
     "gdn": (
         {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 2},
         ("gdn+moe", "attention+moe") * 2,
@@ -231,10 +239,23 @@ def test_a_prediction_depth_wraps_the_last_layer() -> None:
     ("fields", "named"),
     [
         ({"hybrid_override_pattern": "MX"}, "'X'"),
-        ({"experimental_attention_variant": "dsa"}, "absorbed multi-latent attention"),
+        ({"experimental_attention_variant": "gdn2"}, "gdn2"),
+        ({"experimental_attention_variant": "dsa"}, "without multi_latent_attention"),
         (
-            {"experimental_attention_variant": "dsa", "hybrid_override_pattern": "M*ME"},
-            "absorbed multi-latent attention",
+            {
+                "experimental_attention_variant": "dsa",
+                "multi_latent_attention": True,
+                "dsa_indexer_topk": None,
+            },
+            "dsa_indexer_topk",
+        ),
+        (
+            {
+                "experimental_attention_variant": "dsa",
+                "multi_latent_attention": True,
+                "hybrid_override_pattern": "M*ME",
+            },
+            "hybrid pattern",
         ),
         (
             {

@@ -236,7 +236,24 @@ def test_a_replay_reads_inputs_that_had_left() -> None:
     assert both.peak.peak_bytes < alone.peak.peak_bytes
 
 
+SPARSE: dict[str, Any] = {
+    "multi_latent_attention": True,
+    "experimental_attention_variant": "dsa",
+    "dsa_indexer_n_heads": 4,
+    "dsa_indexer_head_dim": 64,
+    "dsa_indexer_topk": 64,
+    "dsa_indexer_loss_coeff": 0.01,
+    "add_bias_linear": False,
+}
 REFUSED_JOBS: dict[str, JobConfig] = {
+    "framework.megatron_core": replace(
+        megatron_job(**SPARSE), framework=FrameworkConfig(megatron_core="0.18.2")
+    ),
+    "model.dsa_kernel_backend": megatron_job(**SPARSE, dsa_kernel_backend="cudnn"),
+    "model.dsa_indexer_topk_freq": megatron_job(**SPARSE, dsa_indexer_topk_freq=4),
+    "model.context_parallel_size": megatron_job(gpus=2, **SPARSE, context_parallel_size=2),
+    "model.sequence_parallel": megatron_job(gpus=2, **SPARSE, tensor_model_parallel_size=2),
+    "model.fp8": megatron_job(**SPARSE, fp8="hybrid"),
     "ddp.megatron_fsdp_grad_comm_dtype": replace(
         fsdp("optim_grads", core="0.19"),
         unmodelled={"ddp.megatron_fsdp_grad_comm_dtype": "torch.float32"},
@@ -288,6 +305,7 @@ LISTED_JOBS: dict[str, JobConfig] = {
         gpus=2, tensor_model_parallel_size=2, sequence_parallel=True, tp_comm_overlap=True
     ),
     "user-buffers": fsdp("optim_grads_params", nccl_ub=True),
+    "sparse-attention-workspaces": megatron_job(**SPARSE),
     "optimizer-offload": replace(
         megatron_job(), optimizer=OptimizerConfig(optimizer_cpu_offload=True)
     ),

@@ -46,6 +46,9 @@ SIZES: Final[tuple[tuple[str, str], ...]] = (
     ("qk_nope_head_dim", "qk_head_dim"),
     ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
     ("v_head_dim", "v_head_dim"),
+    ("index_n_heads", "dsa_indexer_n_heads"),
+    ("index_head_dim", "dsa_indexer_head_dim"),
+    ("index_topk", "dsa_indexer_topk"),
     ("num_nextn_predict_layers", "mtp_num_layers"),
 )
 """Hugging Face name -> field of ``model``; the first that is there wins."""

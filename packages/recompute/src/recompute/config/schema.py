@@ -113,6 +113,13 @@ class ModelConfig:
     cache_mla_latents: bool = False
     # --- other mixers
     experimental_attention_variant: str | None = None
+    dsa_indexer_n_heads: int | None = None
+    dsa_indexer_head_dim: int | None = None
+    dsa_indexer_topk: int | None = None
+    dsa_indexer_topk_freq: int = 1
+    dsa_indexer_loss_coeff: float | None = None
+    dsa_indexer_k_norm_fp32: bool = False
+    dsa_kernel_backend: str = "none"
     linear_attention_freq: int | tuple[int, ...] | None = None
     linear_conv_kernel_dim: int = 4
     linear_key_head_dim: int = 128

@@ -13,6 +13,7 @@ from typing import Final
 from recompute.config.layer_pattern import layer_kinds as marked
 from recompute.config.schema import ModelConfig
 from recompute.errors import UnsupportedError
+from recompute.model.ops.absorbed import absorbed_attention, absorbed_regions
 from recompute.model.ops.attention import core_attention_region, self_attention
 from recompute.model.ops.gdn import gated_delta_net, gdn_regions
 from recompute.model.ops.linear import bias_dropout_add
@@ -74,6 +75,10 @@ def _latent_attention(model: ModelConfig, shape: Shape, source: str, target: str
     return ops, (core_attention_region(), *mla_regions(model, shape))
 
 
+def _sparse_attention(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
+    return absorbed_attention(model, shape, source, target), absorbed_regions(model)
+
+
 def _delta_net(model: ModelConfig, shape: Shape, source: str, target: str) -> Part:
     return gated_delta_net(model, shape, source, target), gdn_regions(shape)
 
@@ -111,14 +116,15 @@ SUBLAYERS: Final[dict[str, Sublayer]] = {
     "global": Sublayer(build=_full_attention, residual="self_attn_bda"),
     "nope": Sublayer(build=_no_rope_attention, residual="self_attn_bda"),
     "mla": Sublayer(build=_latent_attention, residual="self_attn_bda"),
+    "dsa": Sublayer(build=_sparse_attention, residual="self_attn_bda"),
     "gdn": Sublayer(build=_delta_net, residual="self_attn_bda"),
     "mamba": Sublayer(build=_mamba, residual="mamba_bda"),
     "mlp": Sublayer(build=_mlp, residual="mlp_bda"),
     "moe": Sublayer(build=_moe, residual="mlp_bda"),
 }
-"""Name -> sublayer. The first seven mix tokens, the last two do not."""
+"""Name -> sublayer. The first eight mix tokens, the last two do not."""
 
-MIXERS: Final = ("attention", "window", "global", "nope", "mla", "gdn")
+MIXERS: Final = ("attention", "window", "global", "nope", "mla", "dsa", "gdn")
 FEED_FORWARDS: Final = ("mlp", "moe")
 
 
@@ -249,11 +255,11 @@ def _hybrid_kind(symbol: str) -> str:
     return _HYBRID[symbol]
 
 
-def _unsupported(what: str, field: str) -> UnsupportedError:
+def _unsupported(what: str, field: str, hint: str = "") -> UnsupportedError:
     return UnsupportedError(
         "unsupported-layer",
         f"{what} is not modelled",
-        hint="docs/reference/layer-types.md lists what is",
+        hint=hint or "docs/reference/layer-types.md lists what is",
         data={"field": field},
     )
 
@@ -266,12 +272,21 @@ def _refuse_variant(model: ModelConfig) -> None:
     experimental_attention_variant_module_specs.py get_dsa_module_spec_for_backend).
     """
     variant = model.experimental_attention_variant
-    if variant in (None, "gated_delta_net"):
-        return
-    what = f"experimental_attention_variant {variant}"
     if variant == "dsa":
-        what += " (sparse attention over absorbed multi-latent attention)"
-    raise _unsupported(what, "model.experimental_attention_variant")
+        _refuse_sparse(model)
+    elif variant not in (None, "gated_delta_net"):
+        field = "model.experimental_attention_variant"
+        raise _unsupported(f"experimental_attention_variant {variant}", field)
+
+
+def _refuse_sparse(model: ModelConfig) -> None:
+    """Refuse sparse attention of other kernels, or without the sizes of its indexer."""
+    if model.hybrid_override_pattern is not None or not model.multi_latent_attention:
+        what = "dsa in a hybrid pattern or without multi_latent_attention"
+        raise _unsupported(what, "model.experimental_attention_variant")
+    for name in ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"):
+        if getattr(model, name) is None:
+            raise _unsupported(f"dsa without {name}", f"model.{name}", f"set model.{name}")
 
 
 def _mixers(model: ModelConfig) -> tuple[str, ...]:
@@ -280,6 +295,8 @@ def _mixers(model: ModelConfig) -> tuple[str, ...]:
     plain = _attention_kinds(model)
     if variant is None:
         return plain
+    if variant == "dsa":
+        return ("dsa",) * model.num_layers
     return tuple(
         "gdn" if linear else kind for linear, kind in zip(_linear_marks(model), plain, strict=True)
     )

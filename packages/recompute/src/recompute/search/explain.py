@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from recompute.config.schema import JobConfig
 
 NOTES = {
-    "core_attn": "fused attention keeps its output, statistics and inputs, not the scores",
+    "core_attn": "fused attention keeps its output, statistics and inputs, not the scores; unfused and "
+    "sparse attention keep those",
     "layernorm": "acts on norms that are modules of their own; Transformer Engine fuses dense ones "
     "into the linear",
     "moe_act": "the activation between the experts' linears",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recompute.config.schema import Assumption, JobConfig
-from recompute.config.versions import transformer_engine_at_least
+from recompute.config.versions import core_at_least, transformer_engine_at_least
 from recompute.errors import UnsupportedError
 from recompute.model.shape import DTYPE_BYTES, activation_dtype
 from recompute.timeline.graph_pools import has_graphs
@@ -60,7 +60,52 @@ def _other_grad_dtype(job: JobConfig) -> bool:
     return width != main_gradient_bytes(job, DTYPE_BYTES[activation_dtype(job.model)])
 
 
+def _sparse(job: JobConfig) -> bool:
+    return job.model.experimental_attention_variant == "dsa"
+
+
 REFUSED: Final = (
+    Refusal(
+        field="framework.megatron_core",
+        what="dsa before core 0.19, over plain multi-latent attention,",
+        hint="set framework.megatron_core=0.19 or newer",
+        when=lambda job: _sparse(job) and not core_at_least(job, (0, 19)),
+    ),
+    Refusal(
+        field="model.dsa_kernel_backend",
+        what="dsa with fused kernels, which decline shapes at run time and then fall back to FP32 "
+        "scores of all pairs,",
+        hint="set model.dsa_kernel_backend=none for what the fallback keeps",
+        when=lambda job: _sparse(job) and job.model.dsa_kernel_backend != "none",
+    ),
+    Refusal(
+        field="model.dsa_indexer_topk_freq",
+        what="dsa with chosen keys that several layers share",
+        hint="set model.dsa_indexer_topk_freq=1",
+        when=lambda job: _sparse(job) and job.model.dsa_indexer_topk_freq != 1,
+    ),
+    Refusal(
+        field="model.context_parallel_size",
+        what="dsa under context parallelism",
+        hint="set model.context_parallel_size=1",
+        when=lambda job: _sparse(job) and job.model.context_parallel_size > 1,
+    ),
+    Refusal(
+        field="model.sequence_parallel",
+        what="dsa under tensor parallelism without sequence parallelism, which Megatron refuses,",
+        hint="set model.sequence_parallel=true",
+        when=lambda job: (
+            _sparse(job)
+            and job.model.tensor_model_parallel_size > 1
+            and not job.model.sequence_parallel
+        ),
+    ),
+    Refusal(
+        field="model.fp8",
+        what="dsa in FP8 or FP4",
+        hint="set model.fp8=null and model.fp4=null",
+        when=lambda job: _sparse(job) and (job.model.fp8 or job.model.fp4) is not None,
+    ),
     Refusal(
         field="ddp.megatron_fsdp_grad_comm_dtype",
         what="reducing Megatron FSDP's gradients in another dtype than they accumulate in",
@@ -175,6 +220,12 @@ LISTED: Final = (
         id="user-buffers",
         text="nccl_ub: the registered buffers' padding is not counted",
         when=lambda job: job.ddp is not None and job.ddp.nccl_ub,
+    ),
+    Listed(
+        id="sparse-attention-workspaces",
+        text="dsa: what it keeps is compared with Megatron's own modules; what its kernels hold for a "
+        "moment follows from the lifetimes of their variables in source and is not measured",
+        when=_sparse,
     ),
     Listed(
         id="optimizer-offload",

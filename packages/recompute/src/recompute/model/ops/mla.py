@@ -36,7 +36,7 @@ def mla_attention(model: ModelConfig, shape: Shape, source: str, target: str) ->
     """Operations from the residual stream [S, H] to the projection's output [S, H]."""
     return (
         norm("input_layernorm", source, NORMED, model=model, shape=shape),
-        *_down(model, shape),
+        *down_projections(model, shape),
         *_query(model, shape),
         *_key_value(model, shape),
         *_position(model, shape),
@@ -101,7 +101,7 @@ def _first_of_up(model: ModelConfig, shape: Shape, linear: str) -> str:
 # --- latents
 
 
-def _down(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
+def down_projections(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     """Down projections to the latents of query [S, Lq] and key-value [S, Lkv + r]."""
     latent = model.kv_lora_rank + model.qk_pos_emb_head_dim
     if _fuses_down(model):
@@ -136,13 +136,13 @@ def _down_linear(
         bias=False,
     )
     gathered = f"{target}.gathered" if scatters and shape.sequence_parallel else target
-    whole = _gather(path, f"{target}.shard", gathered, shape.tokens * width * shape.act, shape)
+    whole = gather(path, f"{target}.shard", gathered, shape.tokens * width * shape.act, shape)
     if gathered == target:
         return part, whole
     return (
         part,
         whole,
-        _copy(f"{path}.scatter", gathered, target, shape.stream_tokens * width * shape.act),
+        copy_of(f"{path}.scatter", gathered, target, shape.stream_tokens * width * shape.act),
     )
 
 
@@ -183,11 +183,11 @@ def _gathered_latents(shape: Shape, query: int, latent: int) -> tuple[Op, ...]:
     unit = shape.tokens * shape.act
     name = f"{UP}qkv_down_proj"
     first = "q_gathered" if shape.sequence_parallel else "q_compressed"
-    ops = [_gather(f"{name}.q", "q_latent", first, unit * query, shape)]
+    ops = [gather(f"{name}.q", "q_latent", first, unit * query, shape)]
     if shape.sequence_parallel:
         size = shape.stream_tokens * query * shape.act
-        ops.append(_copy(f"{name}.scatter", "q_gathered", "q_compressed", size))
-    ops.append(_gather(f"{name}.kv", "kv_latent", "kv_combined", unit * latent, shape))
+        ops.append(copy_of(f"{name}.scatter", "q_gathered", "q_compressed", size))
+    ops.append(gather(f"{name}.kv", "kv_latent", "kv_combined", unit * latent, shape))
     return tuple(ops)
 
 
@@ -214,9 +214,9 @@ def _split_latent(shape: Shape, model: ModelConfig, combined: str) -> tuple[Op, 
         return (split,)
     if whole:
         size = shape.stream_tokens * model.kv_lora_rank * shape.act
-        return split, _copy("self_attention.scatter_latent", names[0], "kv_compressed", size)
+        return split, copy_of("self_attention.scatter_latent", names[0], "kv_compressed", size)
     size = shape.tokens * model.qk_pos_emb_head_dim * shape.act
-    return split, _gather("self_attention.k_pos_emb", names[1], "k_pos_emb", size, shape)
+    return split, gather("self_attention.k_pos_emb", names[1], "k_pos_emb", size, shape)
 
 
 def _local_norms(model: ModelConfig, shape: Shape) -> list[Op]:
@@ -260,7 +260,7 @@ def _up(
     is_view = source == "kv_compressed" or (source == "q_compressed" and _fuses_down(model))
     if _is_te(model) and is_view:
         size = shape.stream_tokens * inputs * shape.act
-        ops.append(_copy(f"{path}.input", source, f"{source}.contiguous", size))
+        ops.append(copy_of(f"{path}.input", source, f"{source}.contiguous", size))
         source = f"{source}.contiguous"
     if _norm_in_up(model, shape, source):
         normed = f"{target}.normed"
@@ -325,21 +325,22 @@ def _plain_position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     unit = shape.tokens * shape.heads * shape.act
     plain, rotated = unit * model.qk_head_dim, unit * model.qk_pos_emb_head_dim
     value = unit * model.v_head_dim
-    split_q = _views("split_query", "q", (("q_no_pe", plain), ("q_pos_emb", rotated)))
-    split_kv = _views("split_key_value", "kv", (("k_no_pe", plain), ("value_view", value)))
+    split_q = views_of("split_query", "q", (("q_no_pe", plain), ("q_pos_emb", rotated)))
+    split_kv = views_of("split_key_value", "kv", (("k_no_pe", plain), ("value_view", value)))
     shared = shape.tokens * model.qk_pos_emb_head_dim * shape.act
     return (
         split_q,
         split_kv,
-        _rope(model, shape, "query", "q_pos_emb", rotated),
-        _rope(model, shape, "key", "k_pos_emb", shared),
-        _concatenate("query", "q_no_pe", plain + rotated),
-        _concatenate("key", "k_no_pe", plain + rotated),
-        _copy("self_attention.values", "value_view", "value", value),
+        rotation(model, shape, "query", "q_pos_emb", rotated),
+        rotation(model, shape, "key", "k_pos_emb", shared),
+        concatenation("query", "q_no_pe", plain + rotated),
+        concatenation("key", "k_no_pe", plain + rotated),
+        copy_of("self_attention.values", "value_view", "value", value),
     )
 
 
-def _views(name: str, source: str, parts: tuple[tuple[str, int], ...]) -> Op:
+def views_of(name: str, source: str, parts: tuple[tuple[str, int], ...]) -> Op:
+    """Split a tensor into views, each with its size in bytes."""
     return Op(
         name=f"self_attention.{name}",
         kind=OpClass.ELEMENTWISE,
@@ -348,7 +349,7 @@ def _views(name: str, source: str, parts: tuple[tuple[str, int], ...]) -> Op:
     )
 
 
-def _rope(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -> Op:
+def rotation(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -> Op:
     """Interleaved RoPE: copies even and odd channels apart, keeps its own cosines and sines [seq, r].
 
     Source: NVIDIA/Megatron-LM core_v0.19.0
@@ -367,7 +368,7 @@ def _rope(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -
     )
 
 
-def _concatenate(side: str, plain: str, size: int) -> Op:
+def concatenation(side: str, plain: str, size: int) -> Op:
     """Channels without and with position, one tensor; its gradient is handed on as two views."""
     return Op(
         name=f"self_attention.{side}_cat",
@@ -379,7 +380,7 @@ def _concatenate(side: str, plain: str, size: int) -> Op:
     )
 
 
-def _copy(name: str, source: str, target: str, size: int) -> Op:
+def copy_of(name: str, source: str, target: str, size: int) -> Op:
     """A copy of a view; its gradient is handed on."""
     return Op(
         name=name,
@@ -391,7 +392,7 @@ def _copy(name: str, source: str, target: str, size: int) -> Op:
     )
 
 
-def _gather(name: str, source: str, target: str, size: int, shape: Shape) -> Op:
+def gather(name: str, source: str, target: str, size: int, shape: Shape) -> Op:
     """An all-gather over the tensor group; ``size`` is that of the whole."""
     return Op(
         name=f"{name}.gather",

@@ -134,7 +134,7 @@ def quantized(model: ModelConfig, shape: Shape, ops: tuple[Op, ...]) -> tuple[Op
         return ops
     sizes = {tensor.name: tensor.size for op in ops for tensor in op.writes}
     return tuple(
-        _narrow(model, shape, kept, op, sizes[op.reads[0]] // shape.act)
+        _narrow(model, shape, kept, op, sizes[(*op.reads, *op.reads_without_grad)[0]] // shape.act)
         if op.kind is OpClass.GEMM
         else op
         for op in ops
