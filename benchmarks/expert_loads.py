@@ -5,8 +5,8 @@
     python benchmarks/expert_loads.py
 
 For each golden row with expert parallelism: the load of the hot rank at which the predicted peak is the
-measured one. 1 where the balanced prediction is not below it. Rows that no load explains (CUDA graphs'
-pools, which are not modelled) are left out.
+measured one. 1 where the balanced prediction is not below it. Rows where something else moves the peak as much
+are left out: CUDA graphs' pools are not modelled, and activations of experts that leave for the host hardly count.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ STEPS = 10
 def loads() -> Iterator[tuple[Row, float]]:
     """Yield rows with the load that gives their peak."""
     for row in rows_of_file(DATA / GOLDEN):
-        graphs = row.job.model.cuda_graph_impl != "none"
-        if may_be_uneven(row.job) and not graphs:
+        model = row.job.model
+        hidden = model.cuda_graph_impl != "none" or model.fine_grained_activation_offloading
+        if may_be_uneven(row.job) and not hidden:
             try:
                 yield row, load_of(row)
             except RecomputeError:

@@ -14,7 +14,7 @@ from typing import Final
 from recompute.config.schema import Assumption, JobConfig
 from recompute.timeline.types import Prediction
 
-USUAL_LOAD: Final = 1.12
+USUAL_LOAD: Final = 1.14
 """Routed tokens of the hot rank over their mean: the median of those runs."""
 
 HIGH_LOAD: Final = 1.85
