@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.experimental_attention_variant import absorbed_mla, dsa
@@ -55,3 +56,32 @@ def sparse_attention(*, qk_layernorm: bool) -> ModuleSpec:
             kv_layernorm=norm,
         ),
     )
+
+
+def attended(
+    dtype: torch.dtype, *, sizes: tuple[int, int, int, int, int], chosen: int
+) -> list[int]:
+    """Run sparse attention of plain kernels and return the bytes of each storage that autograd saved.
+
+    Args:
+        dtype: Of query and key.
+        sizes: Tokens of a sequence, sequences, heads, width of the value, width of the position.
+        chosen: Keys of each query.
+    """
+    seq, batch, heads, latent, position = sizes
+    query = torch.randn(seq, batch, heads, latent + position, dtype=dtype, requires_grad=True)
+    key = torch.randn(seq, batch, 1, latent + position, dtype=dtype, requires_grad=True)
+    topk = torch.randint(seq, (batch, seq, chosen))
+    starts, ends = torch.zeros(seq, dtype=torch.int64), torch.arange(1, seq + 1)
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = dsa._unfused_absorbed_dsa_fn(
+            query, key, topk, 1.0, latent, varlen_starts=starts, varlen_ends=ends
+        )
+    output.sum().backward()
+    return sorted(tensor.untyped_storage().nbytes() for tensor in kept.values())

@@ -46,6 +46,14 @@ def _scores_of(shape: Shape) -> int:
     return shape.batch * shape.heads * shape.seq * shape.seq
 
 
+def _writes_out(shape: Shape) -> bool:
+    """Say whether a product writes the one key, and the one value, out for each head.
+
+    Of one sequence or one head the batch of the product is a view.
+    """
+    return shape.batch > 1 and shape.heads > 1
+
+
 # --- indexer
 
 
@@ -202,8 +210,9 @@ def _choice(model: ModelConfig, shape: Shape, *, trains: bool) -> Op:
 
 
 def _value_weight(model: ModelConfig, shape: Shape) -> Op:
-    """A contiguous copy of the value half of the up projection, [n, v, L]."""
-    size = shape.heads * model.v_head_dim * model.kv_lora_rank * shape.act
+    """A contiguous copy of the value half of the up projection, [n, v, L]; of one head it is a view."""
+    copied = shape.heads if shape.heads > 1 else 0
+    size = copied * model.v_head_dim * model.kv_lora_rank * shape.act
     return Op(
         name=f"{CORE}.inputs",
         kind=OpClass.ELEMENTWISE,
@@ -215,8 +224,7 @@ def _value_weight(model: ModelConfig, shape: Shape) -> Op:
 def _scores(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     """FP32 scores of all keys, those that are not chosen at minus infinity.
 
-    One key serves all heads: with more than one sequence it is written out for each head, and so is
-    the value behind the softmax.
+    One key serves all heads.
     """
     scores, inner = _scores_of(shape) * FP32, model.kv_lora_rank + model.qk_pos_emb_head_dim
     pairs = shape.batch * shape.seq * shape.seq
@@ -224,7 +232,7 @@ def _scores(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     saves, keeps = ["query"], list[Tensor]()
     if shape.act != FP32:
         saves, keeps = [], [Tensor(name="query.fp32", size=query)]
-    if shape.batch > 1:
+    if _writes_out(shape):
         keeps.append(Tensor(name="key.expanded", size=query))
     elif shape.act != FP32:
         keeps.append(Tensor(name="key.fp32", size=key))
@@ -324,7 +332,7 @@ def _values(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
     elements, latent = _scores_of(shape), model.kv_lora_rank
     out = shape.tokens * shape.heads * latent * shape.act
     probs = "probs.fp32" if shape.act == FP32 else "probs"
-    several = shape.batch > 1
+    several = _writes_out(shape)
     held = ("index_mask", "index_mask.valid", *(("probs.fp32",) if probs == "probs" else ()))
     product = Op(
         name=f"{CORE}.values",
