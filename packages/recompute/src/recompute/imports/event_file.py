@@ -129,26 +129,10 @@ def _records(path: str, data: bytes, found: EventFile) -> Iterator[tuple[int, me
 
 def masked_crc(data: bytes | memoryview) -> int:
     """Return the CRC-32C of bytes, turned and shifted as TensorFlow stores it."""
-    crc = 0xFFFFFFFF
-    table = _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
+    import google_crc32c
+
+    crc: int = google_crc32c.value(bytes(data))
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
-
-
-def _table() -> tuple[int, ...]:
-    """Return the table of the Castagnoli polynomial, reflected."""
-    rows = []
-    for start in range(256):
-        row = start
-        for _ in range(8):
-            row = (row >> 1) ^ (0x82F63B78 if row & 1 else 0)
-        rows.append(row)
-    return tuple(rows)
-
-
-_TABLE: Final = _table()
 
 
 def _scalars(record: memoryview) -> Iterator[Scalar]:
