@@ -151,11 +151,13 @@ def test_a_recipe_without_known_sizes_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize("name", ["glm51_sft_416gpu_h100_bf16", "glm52_pretrain_192gpu_gb200_bf16"])
 def test_glm_5_attends_sparsely_whatever_sizes_are_given(name: str) -> None:
-    """GLM5Bridge.provider_bridge sets ``dsa`` for each of its checkpoints."""
+    """GLM5Bridge.provider_bridge sets ``dsa`` for each of its checkpoints, their recipes the kernels."""
     sizes = ("num_layers=78", "hidden_size=1024", "num_attention_heads=8", "vocab_size=32000")
     job = load(f"recipe:{name}", *(f"model.{size}" for size in sizes))
     assert job.model.multi_latent_attention
     assert job.model.experimental_attention_variant == "dsa"
+    assert job.model.dsa_kernel_backend == "cudnn"
+    assert job.model.dsa_indexer_loss_coeff == 0.001
     with pytest.raises(UnsupportedError, match="dsa without dsa_indexer_n_heads") as caught:
         layer_kinds(job.model)
     assert caught.value.data == {"field": "model.dsa_indexer_n_heads"}
