@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from recompute.config.choice import NO_RECOMPUTE, selective
-from recompute.config.schema import DdpConfig, FrameworkConfig, JobConfig, OptimizerConfig
+from recompute.config.schema import (
+    DdpConfig,
+    FrameworkConfig,
+    JobConfig,
+    OptimizerConfig,
+    PeftConfig,
+)
 from recompute.errors import UnsupportedError
 from recompute.timeline.predict import Predictor
 from recompute.timeline.static import ParameterCount, state_bytes
@@ -254,6 +260,7 @@ REFUSED_JOBS: dict[str, JobConfig] = {
     "model.context_parallel_size": megatron_job(gpus=2, **SPARSE, context_parallel_size=2),
     "model.sequence_parallel": megatron_job(gpus=2, **SPARSE, tensor_model_parallel_size=2),
     "model.fp8": megatron_job(**SPARSE, fp8="hybrid"),
+    "peft": replace(megatron_job(**SPARSE), peft=PeftConfig()),
     "ddp.megatron_fsdp_grad_comm_dtype": replace(
         fsdp("optim_grads", core="0.19"),
         unmodelled={"ddp.megatron_fsdp_grad_comm_dtype": "torch.float32"},

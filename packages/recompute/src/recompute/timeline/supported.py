@@ -107,6 +107,12 @@ REFUSED: Final = (
         when=lambda job: _sparse(job) and (job.model.fp8 or job.model.fp4) is not None,
     ),
     Refusal(
+        field="peft",
+        what="dsa with adapters, under which the frozen indexer and its loss keep less,",
+        hint="leave peft out for full training",
+        when=lambda job: _sparse(job) and job.peft is not None,
+    ),
+    Refusal(
         field="ddp.megatron_fsdp_grad_comm_dtype",
         what="reducing Megatron FSDP's gradients in another dtype than they accumulate in",
         hint="set ddp.megatron_fsdp_grad_comm_dtype=auto",
