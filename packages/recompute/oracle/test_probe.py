@@ -281,6 +281,8 @@ class Allocator:
 
     def __init__(self) -> None:
         self.now = self.peak = 0
+        self.looks = 0
+        """Resets of the peak: each look ends in one."""
 
     def set(self, size: int) -> None:
         """Allocate or free up to ``size`` bytes."""
@@ -302,6 +304,7 @@ class Allocator:
     def reset(self, device: int) -> None:
         """Forget the peak."""
         self.peak = self.now
+        self.looks += 1
 
 
 @pytest.fixture
@@ -347,6 +350,171 @@ def test_the_loops_own_reset_works_and_hides_nothing_from_the_probe(allocator: A
     assert meter.take().allocated == 200
     meter.stop()
     assert torch._C._cuda_resetPeakMemoryStats == allocator.reset
+
+
+# --- which steps are looked at by phase
+
+
+class Stepping:
+    """A probe on a stand-in allocator, and a loop that allocates by plan."""
+
+    PEAKS = (("forward", 300), ("loss", 500), ("backward", 700), ("optimizer_step", 400))
+
+    def __init__(self, root: Path, allocator: Allocator, **options: Any) -> None:
+        self.root, self.allocator = root, allocator
+        self.probe = MemoryProbe(str(root), candidate="[]", warmup_steps=2, **options)
+
+    def step(self, stands: int = 100, **peaks: int) -> int:
+        """Take a step whose phases reach their peaks and that leaves ``stands`` bytes; count its looks."""
+        before = self.allocator.looks
+        with self.probe.step():
+            for phase, peak in (dict(self.PEAKS) | peaks).items():
+                self.probe.enter(phase)
+                self.allocator.set(peak)
+                self.allocator.set(stands)
+        return self.allocator.looks - before
+
+    def peaks(self) -> dict[str, int | None]:
+        """Return the peaks of the row that stands now."""
+        return {p.phase: p.allocated_peak_bytes for p in only_row(self.root).phases}
+
+
+class NoEvents(CudaMeter):
+    """The meter of a GPU, on the host's clock."""
+
+    def stamp(self) -> Any:
+        """Return some mark."""
+        return 1.0
+
+    def seconds(self, first: Any, last: Any, *, wait: bool) -> float:
+        """Return some time."""
+        return 0.125
+
+    def device_used(self) -> int | None:
+        """Return nothing: there is no driver to ask."""
+        return None
+
+
+@pytest.fixture
+def stepping(
+    allocator: Allocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stepping]:
+    monkeypatch.setattr("recompute.megatron.probe.meter_of", NoEvents)
+    monkeypatch.setattr("recompute.megatron.probe.environment", lambda _: {})
+    allocator.set(100)
+    held = Stepping(tmp_path / "l", allocator)
+    with held.probe:
+        yield held
+
+
+def test_a_steady_step_is_looked_at_once_and_its_peak_is_recorded(stepping: Stepping) -> None:
+    looks = [stepping.step() for _ in range(36)]
+    by_phase = [*range(5), 17, 34]
+    assert [index for index, count in enumerate(looks) if count > 1] == by_phase
+    assert {looks[index] for index in by_phase} == {6}  # between steps, four phases, the end
+    assert {count for index, count in enumerate(looks) if index not in by_phase} == {1}
+    stepping.probe.close()
+    row = only_row(stepping.root)
+    assert row.phase_steps == tuple(by_phase)
+    held = stepping.peaks()
+    assert {name: held[name] for name, _ in Stepping.PEAKS} == dict(Stepping.PEAKS)
+    assert held["whole_step"] == 700
+    assert row.peak is not None
+    assert row.peak.phase == "backward"
+    assert row.growth_bytes_per_step == 0
+
+
+def test_every_phase_of_every_step_on_request(
+    allocator: Allocator, tmp_path: Path, stepping: Stepping
+) -> None:
+    stepping.probe.close()
+    other = Stepping(tmp_path / "every", allocator, every_phase=True)
+    with other.probe:
+        assert {other.step() for _ in range(20)} == {6}
+    assert "whole_step" not in other.peaks()
+
+
+def test_a_higher_peak_in_a_step_not_looked_at_is_in_its_row_and_the_next_is_looked_at(
+    stepping: Stepping,
+) -> None:
+    for _ in range(8):
+        stepping.step()
+    assert stepping.step(forward=900) == 1
+    assert stepping.peaks()["whole_step"] == 900  # before the run goes on
+    assert torch.cuda.max_memory_allocated() == 900
+    assert stepping.step(forward=950) == 6
+    assert stepping.peaks()["forward"] == 950
+    assert stepping.step(forward=940) == 1
+    assert stepping.step() == 1
+    assert torch.cuda.max_memory_allocated() == 950
+    assert (stepping.peaks()["backward"], stepping.peaks()["whole_step"]) == (700, 940)
+
+
+def test_what_steps_leave_behind_has_them_looked_at(stepping: Stepping) -> None:
+    for _ in range(8):
+        stepping.step()
+    leak = 1 << 17
+    looks = [stepping.step(100 + leak * (1 + index)) for index in range(6)]
+    assert looks == [1, 6, 1, 6, 1, 6]
+    stepping.probe.close()
+    assert only_row(stepping.root).growth_bytes_per_step == leak
+
+
+def test_an_evaluation_is_kept_out_of_the_steps(stepping: Stepping, allocator: Allocator) -> None:
+    for _ in range(8):
+        stepping.step()
+    stepping.probe.enter("evaluation")
+    allocator.set(5000)
+    allocator.set(100)
+    stepping.probe.enter("between_steps")
+    assert stepping.step() == 1
+    stepping.probe.enter("evaluation")
+    allocator.set(4000)
+    allocator.set(100)
+    stepping.step()  # the loop does not say that it ended
+    held = stepping.peaks()
+    assert (held["evaluation"], held["whole_step"]) == (5000, 700)
+
+
+def test_running_out_of_memory_in_a_step_not_looked_at_names_its_phase(
+    stepping: Stepping, allocator: Allocator
+) -> None:
+    for _ in range(8):
+        stepping.step()
+    stepping.probe._snapshots = False
+    stepping.probe.step_begins()
+    allocator.set(800)
+    stepping.probe.enter("loss")
+    stepping.probe.close(torch.OutOfMemoryError("CUDA out of memory"))
+    row = only_row(stepping.root)
+    assert (row.outcome, row.stage) == (Outcome.OOM, "loss")
+    assert stepping.peaks()["whole_step"] == 800
+    assert stepping.peaks()["loss"] == 500
+
+
+def test_a_loop_that_outlives_its_probe_goes_on_and_is_not_recorded(stepping: Stepping) -> None:
+    for _ in range(8):
+        stepping.step()
+    stepping.probe.close()
+    before = only_row(stepping.root)
+    for _ in range(3):
+        stepping.step(200, forward=9000)
+    assert only_row(stepping.root) == before
+    assert before.final
+
+
+def test_a_step_that_never_ended_is_no_part_of_the_next(
+    stepping: Stepping, allocator: Allocator
+) -> None:
+    for _ in range(8):
+        stepping.step()
+    stepping.probe.step_begins()
+    allocator.set(800)
+    allocator.set(100)
+    stepping.probe.enter("loss")  # an error that the loop survives
+    assert stepping.step() > 1
+    held = stepping.peaks()
+    assert (held["whole_step"], held["loss"], held["forward"]) == (800, 500, 300)
 
 
 # --- the loops of Bridge and Megatron-LM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome, PhaseBytes, Row
 from recompute.measure.runs import reference_of
 from recompute.measure.types import Compared, MeasuredVerdict
+from recompute.report.compare_text import compare_markdown
 
 from .rows import GIB, ledger, row
 
@@ -250,6 +252,46 @@ def test_a_leak_and_an_inactive_label_are_said(tmp_path: Path) -> None:
     text = " ".join(found.measured.notes)
     assert "grows by 1048576 bytes" in text
     assert "not active on any layer" in text
+
+
+@pytest.mark.parametrize(
+    ("ended", "known"),
+    [
+        ({}, True),
+        ({"outcome": Outcome.NONFINITE}, True),
+        ({"outcome": Outcome.HANG}, False),
+        ({"outcome": Outcome.CRASH, "interrupted": True, "final": False}, False),
+        ({"interrupted": True}, False),
+        ({"final": False}, False),
+        ({"outcome": Outcome.OOM}, False),
+    ],
+)
+def test_a_run_that_was_cut_short_has_no_prediction_error(
+    tmp_path: Path, ended: dict[str, Any], known: bool
+) -> None:
+    """It may not have reached the peak that was predicted."""
+    whole = only(tmp_path / "candidate", *AA, row("[mlp]", **ended))
+    candidate = replace(whole, predicted_peak_bytes=11 * GIB)
+    assert candidate.prediction_error == (pytest.approx(0.1) if known else None)
+    rows = (row("[]", **ended), row("[mlp]"))
+    answer = compare(read_ledger(ledger(tmp_path / "control", rows)))
+    answer = replace(answer, control_predicted_peak_bytes=11 * GIB)
+    assert answer.control_prediction_error == (pytest.approx(0.1) if known else None)
+    assert ("+10.0%" in compare_markdown(answer)) == known
+
+
+def test_the_peak_of_whole_steps_counts_and_a_tie_names_the_phase(tmp_path: Path) -> None:
+    def run(candidate: str, whole: int) -> Row:
+        last = PhaseBytes(phase="whole_step", allocated_peak_bytes=whole, reserved_peak_bytes=whole)
+        plain = row(candidate, peak=8 * GIB)
+        return replace(plain, phases=(*plain.phases, last), phase_steps=(0, 1, 2))
+
+    found = only(tmp_path, *AA, run("[mlp]", 8 * GIB))
+    assert found.measured.hot is not None
+    assert (found.verdict, found.measured.hot.phase) == (MeasuredVerdict.PASS, "forward")
+    found = only(tmp_path / "more", *AA, run("[mlp]", 11 * GIB))
+    assert found.measured.hot is not None
+    assert (found.verdict, found.measured.hot.phase) == (MeasuredVerdict.WORSE, "whole_step")
 
 
 def test_no_rows(tmp_path: Path) -> None:

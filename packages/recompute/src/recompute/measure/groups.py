@@ -103,6 +103,7 @@ def measured(group: RunGroup, control: RunGroup | None) -> Measured:
         step_seconds=median(times) if times else None,
         phases=_phases(group),
         kernel_share=kernel_share(group),
+        cut_short=any(row.interrupted or not row.final for row in group.rows),
         notes=tuple(_notes(group)),
     )
 

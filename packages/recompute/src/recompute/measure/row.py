@@ -60,6 +60,8 @@ class Row:
     """Every step in order, warm-up included."""
     warmup_steps: int = 0
     """Leading steps that are warm-up and count in no average."""
+    phase_steps: tuple[int, ...] | None = None
+    """Steps, from 0, that were looked at phase by phase; the others are in ``whole_step``. None: not said."""
     optimizer_initialized: bool = False
     recompute_seen: Mapping[str, Any] | None = None
     """What the built model really recomputes, read back from it."""
@@ -117,6 +119,7 @@ class Row:
             for phase in self.phases
         ]
         document["step_seconds"] = [round(second, 7) for second in self.step_seconds]
+        document["phase_steps"] = None if self.phase_steps is None else list(self.phase_steps)
         document["overrides"] = list(self.overrides)
         return {name: document[name] for name in order} | document
 
@@ -235,6 +238,9 @@ _READERS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "phases": _phases,
     "step_seconds": lambda name, value: tuple(_seconds(name, s) for s in _list(name, value)),
     "warmup_steps": _int,
+    "phase_steps": lambda name, value: (
+        None if value is None else tuple(_int(name, step) for step in _list(name, value))
+    ),
     "optimizer_initialized": _bool,
     "recompute_seen": _mapping,
     "overrides": lambda name, value: tuple(_text(name, s) for s in _list(name, value)),

@@ -79,6 +79,8 @@ class Measured:
     """Highest allocation of each phase over ranks and repeats."""
     kernel_share: float | None = None
     """Share of a step in which the GPU was busy, where it was measured."""
+    cut_short: bool = False
+    """One of its runs was ended from outside, or was killed before it wrote its end."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -104,10 +106,7 @@ class Compared:
     @property
     def prediction_error(self) -> float | None:
         """Predicted over measured peak, less one."""
-        hot = self.measured.hot
-        if self.predicted_peak_bytes is None or hot is None or not hot.peak_bytes:
-            return None
-        return self.predicted_peak_bytes / hot.peak_bytes - 1
+        return _error(self.measured, self.predicted_peak_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +126,26 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     @property
+    def control_prediction_error(self) -> float | None:
+        """The control's predicted over its measured peak, less one."""
+        if self.control is None:
+            return None
+        return _error(self.control, self.control_predicted_peak_bytes)
+
+    @property
     def any_passes(self) -> bool:
         """Whether a candidate passes."""
         return any(row.verdict is MeasuredVerdict.PASS for row in self.candidates)
+
+
+def _error(measured: Measured, predicted_peak_bytes: int | None) -> float | None:
+    """Return predicted over measured peak, less one.
+
+    None where nothing was predicted or measured, and where a run did not come to its own end: cut by a time
+    limit, out of memory, crashed or interrupted, it may not have reached the peak that was predicted.
+    """
+    hot = measured.hot
+    ended = measured.outcome in {Outcome.PASS, Outcome.NONFINITE} and not measured.cut_short
+    if predicted_peak_bytes is None or hot is None or not hot.peak_bytes or not ended:
+        return None
+    return predicted_peak_bytes / hot.peak_bytes - 1

@@ -8,8 +8,9 @@ As a callback of Megatron Bridge, or as a context manager around any loop::
             with probe.step():
                 ...
 
-Rows are appended when a phase sets a new maximum, and at the end of steps at most once a second, each with
-one write, so that they outlive a kill (see :mod:`recompute.megatron.journal`).
+Rows are appended when a phase or step sets a new maximum, and at the end of steps at most once a second, each
+with one write, so that they outlive a kill (see :mod:`recompute.megatron.journal`). Which steps are looked at
+phase by phase is in :mod:`recompute.megatron.looks`; the others are looked at once, at their end.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from recompute.measure.row import Outcome
 from recompute.megatron.boundaries import layers_of, read_back
 from recompute.megatron.environment import environment
 from recompute.megatron.journal import Journal, say
+from recompute.megatron.looks import WHOLE_STEP, Looks
 from recompute.megatron.loops import TrainingLoops
-from recompute.megatron.meters import meter_of
+from recompute.megatron.meters import Peaks, meter_of
 from recompute.megatron.record import Record, RunName
 from recompute.megatron.watch import Hooks, has_states
 
@@ -42,6 +44,7 @@ RUN: Final = "RECOMPUTE_RUN"
 UNKNOWN: Final = "?"
 """Candidate of a run that neither said its choice nor showed a model."""
 _GOING_ON: Final = "the run was killed, or still goes on"
+_BETWEEN: Final = "between_steps"
 MAX_PENDING: Final = 64
 """Steps whose end the device has not reported yet, before one is waited for."""
 
@@ -59,6 +62,7 @@ class MemoryProbe(TrainingLoops):
         overrides: ``section.field=value`` by which the run differs from the ledger's job.
         warmup_steps: Leading steps that count in no average.
         snapshots: Write a memory snapshot when the run goes out of memory.
+        every_phase: Look at every phase of every step, not of the first and every 17th alone.
 
     Raises:
         ConfigError: ``probe-needs-ledger``.
@@ -76,6 +80,7 @@ class MemoryProbe(TrainingLoops):
         overrides: Sequence[str] = (),
         warmup_steps: int = 2,
         snapshots: bool = True,
+        every_phase: bool = False,
     ) -> None:
         told = _told()
         self.root = ledger or told.get("ledger")
@@ -101,6 +106,9 @@ class MemoryProbe(TrainingLoops):
         )
         self._warmup = told.get("warmup_steps", warmup_steps)
         self._snapshots = snapshots
+        self._looks = Looks(warmup_steps=self._warmup, every_phase=every_phase)
+        self._in_step = False
+        self._whole = False
         self._hooks = Hooks()
         self._model: Any = ()
         self._optimizer: Any = None
@@ -122,7 +130,11 @@ class MemoryProbe(TrainingLoops):
         if not path.exists():
             write_manifest(str(self.root), environment=seen)
         self._record = Record(
-            name=self._name, meter=self._meter.name, warmup_steps=self._warmup, environment=seen
+            name=self._name,
+            meter=self._meter.name,
+            warmup_steps=self._warmup,
+            environment=seen,
+            phase_steps=self._looks.phase_steps,
         )
         self._journal = Journal(RowWriter(str(self.root), f"rank-{self._name.rank:05d}"))
         self._meter.start()
@@ -138,7 +150,7 @@ class MemoryProbe(TrainingLoops):
         if not self._open:
             return
         self._open = False
-        self._look(self._phase)
+        self._look()
         with contextlib.suppress(Exception):  # a device that failed reports no times
             self._collect(wait=error is None)
         outcome = _outcome_of(error, self._record)
@@ -160,6 +172,7 @@ class MemoryProbe(TrainingLoops):
             self._model = model
             if self._meter.move(model):
                 self._record.forget_peaks()
+                self._looks.forget()
             self._record.environment = environment(self._torch)  # Megatron Core is loaded by now
             self._hooks.on_model(model, self.enter)
             if optimizer is not None:
@@ -170,7 +183,7 @@ class MemoryProbe(TrainingLoops):
                 self._record.recompute_seen = seen
                 if self._given_candidate is None:
                     self._record.name = _renamed(self._name, seen)
-            self._look(self._phase)
+            self._look()
 
     def at_close(self, undo: Callable[[], None]) -> None:
         """Have something undone when the run ends."""
@@ -197,14 +210,22 @@ class MemoryProbe(TrainingLoops):
         """Say that a phase begins; the one before ends."""
         if not self._open or phase == self._phase:
             return
+        if self._whole:
+            self._phase = phase
+            return
         with self._timed():
-            if self._look(self._phase):
+            if self._look():
                 self._write(Outcome.CRASH, _GOING_ON, final=False, stage=phase)
             self._phase = phase
 
     def step_begins(self) -> None:
         """Say that a step begins."""
-        self.enter("forward")
+        self._leave_whole()
+        awaits = self._optimizer is not None and not self._record.optimizer_initialized
+        by_phase = self._looks.begins(self._steps, awaits_states=awaits)
+        if by_phase or self._phase != _BETWEEN:
+            self.enter("forward")
+        self._phase, self._in_step, self._whole = "forward", True, not by_phase
         with self._timed():
             self._hooks.on_gradients(self._model, self.enter)
             if self._record.optimizer_initialized and self._record.static_bytes is None:
@@ -218,7 +239,7 @@ class MemoryProbe(TrainingLoops):
             loss: A number or tensor, looked at for being finite once the device has got there.
             skipped: The loop skipped the update.
         """
-        self.enter("between_steps")
+        self.enter(_BETWEEN)
         with self._timed():
             self._steps += 1
             loss = self._meter.later(loss)
@@ -226,14 +247,15 @@ class MemoryProbe(TrainingLoops):
             self._begun = None
             self._record.skipped += bool(skipped)
             peaks = self._meter.take()
-            self._record.saw(self._phase, peaks)
+            new = self._saw(peaks)
+            self._in_step = self._whole = False
             self._collect(wait=len(self._pending) > MAX_PENDING)
             steady = self._steps > max(self._warmup, 1)
             self._record.ended_step(peaks.current, steady=steady)
             self._record.retries, self._record.segments = self._meter.counts()
-            if self._journal.due:
+            if new or self._journal.due:
                 self._device()
-                self._write(Outcome.CRASH, _GOING_ON, final=False, at_once=False)
+                self._write(Outcome.CRASH, _GOING_ON, final=False, at_once=new)
         if self._steps == self._warmup:
             self._record.warm_probe_seconds = self._record.probe_seconds
 
@@ -248,15 +270,34 @@ class MemoryProbe(TrainingLoops):
         self.enter("optimizer_step" if ready else "optimizer_init")
 
     def _after_update(self, result: Any) -> None:
-        self.enter("between_steps")
+        self.enter(_BETWEEN)
         with self._timed():
             if isinstance(result, tuple) and result and result[0] is False:
                 self._record.skipped += 1
             elif not self._record.optimizer_initialized:
                 self._record.optimizer_initialized = has_states(self._optimizer)
 
-    def _look(self, phase: str) -> bool:
-        return self._record.saw(phase, self._meter.take())
+    def _leave_whole(self) -> None:
+        """Take the peaks of a step that was to be looked at once and never ended."""
+        if not self._whole:
+            return
+        with self._timed():
+            if self._look():
+                self._write(Outcome.CRASH, _GOING_ON, final=False)
+            self._whole = False
+
+    def _look(self) -> bool:
+        return self._saw(self._meter.take())
+
+    def _saw(self, peaks: Peaks) -> bool:
+        """Take the peaks since the last look; say whether one is a new maximum."""
+        if self._whole:
+            self._looks.saw_whole(peaks)
+            return self._record.saw(WHOLE_STEP, peaks)
+        between = self._phase == _BETWEEN
+        if between or (self._in_step and self._phase != "optimizer_init"):  # that comes once
+            self._looks.showed(peaks, standing=between)
+        return self._record.saw(self._phase, peaks)
 
     def _device(self) -> None:
         used = self._meter.device_used()
@@ -293,7 +334,7 @@ class MemoryProbe(TrainingLoops):
         at_once: bool = True,
     ) -> None:
         named = self._record.name
-        if not named.candidate and not final:
+        if not final and not (named.candidate and self._open):
             return
         candidate = named.candidate or UNKNOWN
         run = named.id or f"{candidate}-{named.repeat}"

@@ -38,6 +38,8 @@ class Record:
     name: RunName
     meter: str
     warmup_steps: int
+    phase_steps: list[int] = field(default_factory=list)
+    """Steps that were looked at phase by phase, from 0."""
     peaks: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     kernel_seconds: float | None = None
@@ -124,6 +126,7 @@ class Record:
             ),
             step_seconds=tuple(self.step_seconds),
             warmup_steps=min(self.warmup_steps, len(self.step_seconds)),
+            phase_steps=tuple(self.phase_steps),
             optimizer_initialized=self.optimizer_initialized,
             recompute_seen=self.recompute_seen,
             environment=self.environment,

@@ -66,7 +66,7 @@ def _point(axes: Axes, row: Compared) -> tuple[Named, tuple[float, float]] | Non
     low, high = ratio.low * 100, ratio.high * 100
     color = COLORS.get(row.verdict.value, OTHER)
     axes.errorbar([x], [y], xerr=[[x - low], [high - x]], fmt="o", color=color, ms=4, lw=1)
-    if row.predicted_peak_bytes is not None:
+    if row.predicted_peak_bytes is not None and row.prediction_error is not None:
         spot = row.predicted_peak_bytes / GIB
         axes.scatter([x], [spot], s=50, facecolors="none", edgecolors="#1b1b1b", lw=0.7)
     return (row.measured.candidate, x, y), (low, high)

@@ -144,14 +144,15 @@ def _interval(ratio: Ratio | None) -> str:
 
 
 def _error(row: Compared) -> str:
-    return "" if row.prediction_error is None else f"{row.prediction_error:+.1%}"
+    return _percent(row.prediction_error)
 
 
 def _error_of_control(comparison: Comparison) -> str:
-    control, predicted = comparison.control, comparison.control_predicted_peak_bytes
-    if control is None or control.hot is None or predicted is None or not control.hot.peak_bytes:
-        return ""
-    return f"{predicted / control.hot.peak_bytes - 1:+.1%}"
+    return _percent(comparison.control_prediction_error)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:+.1%}"
 
 
 def _environment(comparison: Comparison) -> str:
