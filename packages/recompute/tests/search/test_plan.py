@@ -265,3 +265,14 @@ def test_on_the_h200_job_no_other_choice_is_as_fast_with_a_lower_peak(budget: in
     if answer.status is Status.PLANNED:
         assert answer.chosen is not None
         assert not answer.chosen.dominated
+
+
+def test_layers_offloaded_whole_are_said_to_leave_no_other_choice() -> None:
+    offloaded = small_job(cpu_offloading=True, cpu_offloading_num_layers=2)
+    answer = plan(offloaded, 80 * GIB)
+    assert answer.status is Status.ALREADY_FITS
+    assert answer.chosen is not None
+    assert answer.chosen.choice == NO_RECOMPUTE
+    assert {one.choice for one in answer.alternatives} <= {NO_RECOMPUTE}
+    assert any("model.cpu_offloading=false" in line for line in answer.why)
+    assert not any("cpu_offloading" in line for line in plan(small_job(), 80 * GIB).why)

@@ -5,10 +5,11 @@ from itertools import combinations
 import pytest
 
 from recompute.config.choice import LABELS, NO_RECOMPUTE, RecomputeChoice, full, selective
+from recompute.config.override_writers import overrides_for
 from recompute.config.revision import Revision
 from recompute.errors import UnsupportedError
 from recompute.rules.check import legal
-from recompute.search.space import candidates
+from recompute.search.space import candidates, known_errors
 
 from .fakes import small_job
 
@@ -85,9 +86,18 @@ def test_labels_that_the_revision_does_not_know_are_left_out() -> None:
 
 
 def test_no_recompute_stays_when_the_job_breaks_a_rule_of_its_own() -> None:
-    job = small_job(cpu_offloading=True, cpu_offloading_num_layers=2)
+    job = small_job(fp8="hybrid", fp4="e2m1")
     found = candidates(job, V19, {"mlp": 4})
     assert found[0] == NO_RECOMPUTE
+
+
+def test_layers_offloaded_whole_leave_no_recompute_and_its_settings_are_legal() -> None:
+    job = small_job(cpu_offloading=True, cpu_offloading_num_layers=2)
+    assert candidates(job, V19, {"mlp": 4, "core_attn": 4}) == (NO_RECOMPUTE,)
+    assert known_errors(job, V19) == frozenset()
+    texts = overrides_for(NO_RECOMPUTE, job)
+    assert "model.recompute_granularity=null model.recompute_modules=null" in texts["hydra"]
+    assert legal(job, NO_RECOMPUTE, V19)
 
 
 def test_split_activations_do_not_forbid_selective_choices() -> None:

@@ -100,12 +100,24 @@ def choice_of(job: JobConfig) -> RecomputeChoice:
     return selective(*modules)
 
 
+def granularity_in(job: JobConfig, choice: RecomputeChoice) -> str | None:
+    """Return ``recompute_granularity`` as a job has to write a choice.
+
+    ``cpu_offloading`` excludes every granularity, an empty list of labels included, so that no recompute is
+    written ``None`` there (NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_config.py
+    ``__post_init__``).
+    """
+    nothing = choice.recompute_granularity == "selective" and not choice.recompute_modules
+    return None if nothing and job.model.cpu_offloading else choice.recompute_granularity
+
+
 def with_choice(job: JobConfig, choice: RecomputeChoice) -> JobConfig:
     """Return the job with the four recompute fields of ``choice``."""
+    granularity = granularity_in(job, choice)
     model = replace(
         job.model,
-        recompute_granularity=choice.recompute_granularity,
-        recompute_modules=choice.recompute_modules,
+        recompute_granularity=granularity,
+        recompute_modules=None if granularity is None else choice.recompute_modules,
         recompute_method=choice.recompute_method,
         recompute_num_layers=choice.recompute_num_layers,
         moe_layer_recompute=False,

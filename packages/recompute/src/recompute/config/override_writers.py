@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from recompute.config.choice import RecomputeChoice
+from recompute.config.choice import RecomputeChoice, granularity_in
 from recompute.config.schema import JobConfig
 from recompute.config.yaml_text import yaml_value
 
@@ -46,10 +46,10 @@ def overrides_for(choice: RecomputeChoice, job: JobConfig) -> dict[str, str]:
 
 
 def _fields(choice: RecomputeChoice, job: JobConfig) -> Iterator[tuple[str, Any]]:
-    full = choice.recompute_granularity == "full"
-    yield "recompute_granularity", choice.recompute_granularity
+    granularity = granularity_in(job, choice)
+    yield "recompute_granularity", granularity
     # Full ignores labels, but a list left behind reads as if it did something.
-    yield "recompute_modules", None if full else choice.recompute_modules
+    yield "recompute_modules", choice.recompute_modules if granularity == "selective" else None
     yield "recompute_method", choice.recompute_method
     yield "recompute_num_layers", choice.recompute_num_layers
     if job.model.moe_layer_recompute:

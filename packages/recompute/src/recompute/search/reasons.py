@@ -58,6 +58,11 @@ def reasons(
     if known:
         rules = ", ".join(sorted(known))
         found.append(f"the job breaks rules that no recompute choice mends: {rules}; see check")
+    if job.model.cpu_offloading:
+        found.append(
+            "model.cpu_offloading excludes recompute, so that nothing else was tried: "
+            "model.cpu_offloading=false plans without it"
+        )
     return tuple(found)
 
 
