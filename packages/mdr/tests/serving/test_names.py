@@ -140,6 +140,8 @@ def test_the_tools_answer_to_the_names_of_the_server_and_to_no_page_of_another(
             "127.0.0.1:8000",
             "[::1]:1",
             "localhost",
+            "LOCALHOST:8767",
+            "localhost.:1",
         ):
             assert call(api, host=host) == 200, host
             assert call(api, host=host, origin=f"https://{host}") == 200, host

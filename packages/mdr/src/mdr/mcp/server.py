@@ -18,7 +18,7 @@ from mdr.errors import BadReference, MdrError, UsageError
 from mdr.mcp.framing import framed, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
 
     from mcp.server import MCPServer
     from mcp.types import CallToolResult
@@ -235,31 +235,19 @@ class HttpEndpoint:
     The application is ``app``; whoever mounts it stays inside :meth:`running` while it serves.
     """
 
-    def __init__(
-        self,
-        reading: Reading,
-        in_thread: InThread | None = None,
-        *,
-        hosts: Collection[str] | None = None,
-    ) -> None:
+    def __init__(self, reading: Reading, in_thread: InThread | None = None) -> None:
         """Take what answers.
+
+        ``Host`` and ``Origin`` are for whoever mounts this to check (:mod:`mdr.serving.names`): one matcher for
+        all paths, and whole problem documents.
 
         Args:
             reading: Answers from open stores.
             in_thread: Runs a call that blocks; a plain thread by default.
-            hosts: Names that ``Host`` and ``Origin`` may have, with any port; ``None``: whoever mounts
-                this has checked them.
         """
         from mcp.server.transport_security import TransportSecuritySettings
 
-        names = [f"{host}{port}" for host in sorted(hosts or ()) for port in ("", ":*")]
-        security = TransportSecuritySettings(
-            enable_dns_rebinding_protection=hosts is not None,
-            allowed_hosts=names,
-            allowed_origins=[
-                f"{scheme}://{name}" for name in names for scheme in ("http", "https")
-            ],
-        )
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._server = build(reading, in_thread, public=True)
         self.app: ASGIApp = self._server.streamable_http_app(
             streamable_http_path="/mcp",

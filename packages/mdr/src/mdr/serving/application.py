@@ -92,8 +92,7 @@ class Registry:
         views.start()
         self._open.callback(views.close)
         names = Names(options, self._base_url)
-        hosts = names.known if names.strict else None
-        tools = HttpEndpoint(service.reading, service.in_thread, hosts=hosts)
+        tools = HttpEndpoint(service.reading, service.in_thread)
         await self._open.enter_async_context(tools.running())
         siblings = Siblings(
             api=_api(service, metrics, options), tools=tools.app, pages=create(service, views)

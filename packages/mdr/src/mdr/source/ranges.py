@@ -81,7 +81,8 @@ def is_public(address: str) -> bool:
 def names_inside(host: str) -> bool:
     """Say whether a host, as it is written, can only lie inside: no name has to be looked up for that.
 
-    Addresses count in every spelling that a resolver takes without asking (``127.1``, ``0x7f000001``).
+    Addresses count in every spelling that a resolver takes without asking (``127.1``, ``0x7f000001``), and so
+    does a name without a dot, which only a file or a search list of this network can know (``ip6-localhost``).
     """
     bare = host.lower().removesuffix(".")
     if bare == "localhost" or bare.endswith(".localhost"):  # RFC 6761, 6.3
@@ -91,7 +92,7 @@ def names_inside(host: str) -> bool:
         try:
             ip = ipaddress.IPv4Address(socket.inet_aton(bare))
         except (OSError, ValueError):
-            return False
+            return "." not in bare
     return not is_public(str(ip))
 
 
