@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
+
+from recompute.cli import streams
 
 
 @click.command(name="compare")
@@ -45,7 +45,7 @@ def command(  # noqa: PLR0917 - click passes by name
         from recompute.report.page import write_page
 
         write_page(html, compare_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)
+        streams.say(f"wrote {html}\n")
     if as_json or form == "json":
         from recompute.report.compare_document import compare_document
         from recompute.report.document import dump

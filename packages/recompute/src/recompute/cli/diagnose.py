@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -35,6 +34,7 @@ def command(
     FILES are logs of any size (plain, gzip, zstd, xz), folders of per-rank logs, memory snapshots of
     torch, ledgers of recompute measure, or - for standard input. Nothing in them is executed.
     """
+    from recompute.cli import streams
     from recompute.config.revision import parse_revision
     from recompute.diagnose.run import diagnose
 
@@ -44,7 +44,7 @@ def command(
 
         given = read_job(job, (), mcore=mcore)
     revision = parse_revision(mcore) if mcore is not None else None
-    bar = _Bar(files) if sys.stderr.isatty() else None
+    bar = _Bar(files) if streams.on_terminal() else None
     try:
         answer = diagnose(
             files, job=given, revision=revision, predict=predicted_actions, progress=bar
@@ -57,7 +57,7 @@ def command(
         from recompute.report.page import write_page
 
         write_page(html, diagnose_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)
+        streams.say(f"wrote {html}\n")
     if as_json:
         from recompute.report.diagnose_document import diagnose_document
         from recompute.report.document import dump
@@ -147,7 +147,10 @@ class _Bar:
         if size < PROGRESS_BYTES and done < PROGRESS_BYTES:
             return
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import Progress as RichProgress
+
+        from recompute.cli.streams import visible
 
         if self._bar is None:
             self._bar = RichProgress(console=Console(stderr=True), transient=True)
@@ -155,7 +158,7 @@ class _Bar:
         bar = self._bar
         assert isinstance(bar, RichProgress)
         if path not in self._task:
-            self._task[path] = bar.add_task(path[-60:], total=max(size, 1))
+            self._task[path] = bar.add_task(escape(visible(path[-60:])), total=max(size, 1))
         task = self._task[path]
         bar.update(task, completed=done, total=max(size, done))  # type: ignore[arg-type]
 

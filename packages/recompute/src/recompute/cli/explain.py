@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
+from recompute.cli import streams
 from recompute.cli.predictors import calibrate_option, expert_load_option
 
 
@@ -58,7 +57,7 @@ def command(  # noqa: PLR0917 - click passes by name
         from recompute.report.page import write_page
 
         write_page(html, explain_page(answer, None if maker is None else maker(answer.job), limit))
-        click.echo(f"wrote {html}", file=sys.stderr)
+        streams.say(f"wrote {html}\n")
     if as_json:
         from recompute.report.document import dump
         from recompute.report.explain_document import explain_document

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recompute.cli import streams
 from recompute.cli.measure_options import options
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def command(ctx: click.Context, /, job: str, overrides: tuple[str, ...], **given
     with signals_interrupt():
         interrupted = _run(acted, choices, settings, as_json=given["as_json"])
     if interrupted:
-        click.echo(
-            f"{interrupted} run(s) were ended from outside: the same command repeats them", err=True
+        streams.say(
+            f"{interrupted} run(s) were ended from outside: the same command repeats them\n"
         )
         ctx.exit(3)
 
@@ -74,10 +75,10 @@ def _run(
     from recompute.report.measure_document import measure_document, measure_text
 
     done = []
-    for item in run_study(job, choices, settings, lambda line: click.echo(line, err=True)):
+    for item in run_study(job, choices, settings, lambda line: streams.say(f"{line}\n")):
         done.append(item)
         outcomes = ", ".join(sorted({row.outcome.value for row in item.rows}))
-        click.echo(f"  {outcomes}{' (before)' if item.skipped else ''}", err=True)
+        streams.say(f"  {outcomes}{' (before)' if item.skipped else ''}\n")
     if as_json:
         from recompute.report.document import dump
 

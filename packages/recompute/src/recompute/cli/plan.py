@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from recompute.cli import streams
 from recompute.cli.predictors import calibrate_option, expert_load_option
 from recompute.cli.workers import cluster_option, workers_option
 
@@ -171,7 +171,7 @@ def _print_plan(answer: Plan, *, top: int | None, html: str | None, as_json: boo
         from recompute.report.plan_page import plan_page
 
         write_page(html, plan_page(answer))
-        click.echo(f"wrote {html}", file=sys.stderr)
+        streams.say(f"wrote {html}\n")
     if as_json:
         from recompute.report.document import dump
         from recompute.report.plan_document import plan_document

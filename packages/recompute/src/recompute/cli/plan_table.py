@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from recompute.cli import streams
+
 if TYPE_CHECKING:
     from recompute.search.what_if import Variant
 
@@ -66,7 +68,7 @@ def print_table(options: Options) -> int:
         from recompute.report.what_if_page import what_if_page
 
         write_page(options.html, what_if_page(base, rows, largest, field))
-        click.echo(f"wrote {options.html}", err=True)
+        streams.say(f"wrote {options.html}\n")
     if options.as_json:
         from recompute.report.document import dump
         from recompute.report.what_if_report import what_if_document

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
+from recompute.cli import streams
 from recompute.search.workers import IN_LINE, Workers
 
 Request = TypeVar("Request")
@@ -31,7 +31,7 @@ class Watched:
         self, workers: Workers = IN_LINE, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.workers, self._clock = workers, clock
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._terminal = streams.on_terminal()
         self._due = clock() + FIRST_SECONDS
         self._shown = False
 
@@ -53,12 +53,13 @@ class Watched:
     def finish(self) -> None:
         """Clear the line."""
         if self._shown and self._terminal:
-            self._write("\r\x1b[K")
+            streams.say("", over=True)
+        self._shown = False
 
     def say(self, text: str) -> None:
         """Say something that stays."""
         self.finish()
-        self._write(f"{text}\n")
+        streams.say(f"{text}\n")
 
     def _tell(self, text: str) -> None:
         now = self._clock()
@@ -66,10 +67,4 @@ class Watched:
             return
         self._due = now + (TERMINAL_SECONDS if self._terminal else FILE_SECONDS)
         self._shown = True
-        self._write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
-
-    @staticmethod
-    def _write(text: str) -> None:
-        from recompute.cli import streams
-
-        streams.say(text)
+        streams.say(text if self._terminal else f"{text}\n", over=self._terminal)

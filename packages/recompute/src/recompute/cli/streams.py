@@ -6,6 +6,10 @@ import contextlib
 import io
 import os
 import sys
+from typing import Final
+
+_CLEARED_LINE: Final = "\r\x1b[K"
+"""To the start of the line, and clear it: the one thing that we tell a terminal to do."""
 
 
 def prepare(*, as_json: bool) -> None:
@@ -21,12 +25,25 @@ def prepare(*, as_json: bool) -> None:
         sys.stderr.reconfigure(errors="backslashreplace")
 
 
-def say(text: str) -> None:
-    """Write to standard error; where it is closed nobody listens, which is no fault."""
+def say(text: str, *, over: bool = False) -> None:
+    """Write to standard error; where it is closed nobody listens, which is no fault.
+
+    Args:
+        text: What to write, line ends included. It may quote anything: see :func:`visible`.
+        over: Write over what stands on the terminal's last line; only where there is a terminal.
+    """
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr is not None:
-            sys.stderr.write(_visible(text))
+            sys.stderr.write((_CLEARED_LINE if over else "") + visible(text))
             sys.stderr.flush()
+
+
+def on_terminal() -> bool:
+    """Say whether standard error is a terminal."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False
 
 
 def answer(text: str) -> bool:
@@ -47,7 +64,7 @@ def abandon() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Escape what a terminal would act on or hide: a message quotes what a file holds."""
     return "".join(
         sign
