@@ -139,13 +139,74 @@ def test_each_run_of_the_examples_gets_the_verdict_that_it_has_alone() -> None:
     assert page.count("<h3>Next</h3>") == len(alone)
 
 
-def test_two_logs_that_are_named_are_compared(tmp_path: Path) -> None:
-    first, second = tmp_path / "control.log", tmp_path / "candidate.log"
-    first.write_text(step(1, 9.0) + full(0))
-    second.write_text(step(1, 8.0) + step(2, 8.0) + full(0, held="70.00"))
+@pytest.mark.parametrize("name", [*SEVERAL, *ONE_RUN])
+def test_logs_get_the_answer_of_their_folder_when_each_is_named(name: str, tmp_path: Path) -> None:
+    """A shell that expands ``folder/*`` changes nothing."""
+    folder = answer_of(tmp_path, SEVERAL[name][0] if name in SEVERAL else ONE_RUN[name])
+    named = diagnose(tuple(source.path for source in folder.sources))
+    assert diagnose_text(named) == diagnose_text(folder)
+    assert diagnose_document(named) == diagnose_document(folder)
+
+
+def test_two_runs_of_which_one_is_healthy_are_told_apart_when_named() -> None:
+    paths = tuple(str(LOGS / name) for name in ("healthy.log", "srun-fragmentation.log"))
+    for given in (paths, paths[::-1]):
+        answer = diagnose(given)
+        found = {run.sources[0].path: str(run.diagnosis.verdict) for run in answer.runs}
+        assert found == dict(zip(paths, ("not_oom", "fragmentation"), strict=True))
+        assert answer.diagnosis.verdict == "fragmentation"
+        assert "moved the wall" not in diagnose_text(answer)
+
+
+def arguments(**more: str) -> str:
+    """Return the job as Megatron-LM prints it."""
+    job = {
+        "num_layers": "4",
+        "hidden_size": "1024",
+        "num_attention_heads": "16",
+        "seq_length": "2048",
+        "max_position_embeddings": "2048",
+        "micro_batch_size": "2",
+        "recompute_granularity": "None",
+        "recompute_modules": "None",
+        **more,
+    }
+    rows = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in job.items())
+    return f"{'-' * 24} arguments {'-' * 24}\n{rows}{'-' * 20} end of arguments {'-' * 21}\n"
+
+
+MLP = arguments(recompute_granularity="selective", recompute_modules="['mlp']")
+COMPARED = {
+    "no job is printed": ("", "", "first"),
+    "without and with recompute": (arguments(), MLP, "first"),
+    "with and without recompute": (MLP, arguments(), "second"),
+    "another model": (arguments(), arguments(num_layers="8"), None),
+    "another micro-batch": (arguments(), arguments(micro_batch_size="1"), None),
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_of_two_runs_of_one_comparison_it_is_said_which_got_further(
+    name: str, tmp_path: Path
+) -> None:
+    first_job, second_job, control = COMPARED[name]
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    first.write_text(first_job + step(1, 9.0) + full(0))
+    second.write_text(second_job + step(1, 8.0) + step(2, 8.0) + full(0, held="70.00"))
     answer = diagnose((str(first), str(second)))
-    assert answer.runs == ()
-    assert any("moved the wall" in note for note in answer.diagnosis.notes)
+    assert [[source.path for source in run.sources] for run in answer.runs] == [
+        [str(first)],
+        [str(second)],
+    ]
+    if first_job:
+        assert all(run.job is not None for run in answer.runs)
+    for one in (answer, *answer.runs):
+        said = [note for note in one.diagnosis.notes if "moved the wall" in note]
+        assert len(said) == (control is not None)
+        if control is not None:
+            assert said[0].startswith(
+                f"moved the wall: {first if control == 'first' else second} failed"
+            )
 
 
 def test_many_runs_are_listed_and_some_printed_in_full(tmp_path: Path) -> None:

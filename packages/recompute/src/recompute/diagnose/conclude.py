@@ -14,6 +14,7 @@ from recompute.diagnose.frames import Owner
 from recompute.diagnose.observation import Observation, Oom, Place, first_oom, when
 from recompute.diagnose.types import Diagnosis, Evidence, NextAction, Numbers, Stage, Verdict
 from recompute.diagnose.verdicts import judge
+from recompute.diagnose.wall import moved_wall
 from recompute.errors import RecomputeError
 from recompute.units import format_gib
 
@@ -275,24 +276,3 @@ def _notes(seen: Observation, oom: Oom | None) -> tuple[str, ...]:
     if seen.of_kind(Kind.NCCL_CONTEXT) and seen.ooms:
         notes.append("NCCL errors follow the out-of-memory message; they are its effect")
     return tuple(notes)
-
-
-def moved_wall(seen: Observation) -> str | None:
-    """Compare two logs of the same job: did the second only get further?"""
-    per_file = {
-        file.path: [oom for oom in seen.ooms if oom.place.file == file.path] for file in seen.files
-    }
-    logs = [(path, first_oom(ooms)) for path, ooms in per_file.items() if ooms]
-    if len(logs) != 2 or len(seen.files) != 2:
-        return None
-    (old_path, old), (new_path, new) = logs
-    if (
-        old is None
-        or new is None
-        or (old.place.rank != new.place.rank and None not in {old.place.rank, new.place.rank})
-    ):
-        return None
-    before, after = (old.stage, old.iteration or 0), (new.stage, new.iteration or 0)
-    if before == after:
-        return None
-    return f"moved the wall: {old_path} failed in {before[0]} after iteration {before[1]}, {new_path} in {after[0]} after iteration {after[1]}; getting further is not a pass"

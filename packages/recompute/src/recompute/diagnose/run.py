@@ -67,10 +67,10 @@ def diagnose(
     ask = functools.partial(
         _of_one_run, job=job, revision=revision, predict=predict, progress=progress
     )
-    runs = _runs(paths, sources, seen)
+    runs = _runs(sources, seen)
     if len(runs) == 1:
         return ask(sources, seen)
-    answers = tuple(ask(run, read_logs(run, progress)) for run in runs)
+    answers = _compared(tuple(ask(run, read_logs(run, progress)) for run in runs))
     first = next((one for one in answers if one.seen and one.seen.speaks_of_oom), answers[0])
     return dataclasses.replace(first, sources=sources, runs=answers)
 
@@ -79,17 +79,27 @@ def _is_log(source: Source) -> bool:
     return source.format not in SNAPSHOTS and source.format is not Format.LEDGER
 
 
-def _runs(
-    paths: tuple[str, ...], sources: tuple[Source, ...], seen: Observation
-) -> tuple[tuple[Source, ...], ...]:
-    """Return the logs of each run; two logs that are named are compared, and a pipe is read only once."""
-    compared = len(paths) == len(sources) == 2
+def _runs(sources: tuple[Source, ...], seen: Observation) -> tuple[tuple[Source, ...], ...]:
+    """Return the logs of each run, however they were named; a pipe is read only once."""
     again = all(_is_log(source) and Path(source.path).is_file() for source in sources)
-    if compared or not again or len(sources) < 2:
+    if not again or len(sources) < 2:
         return (sources,)
     from recompute.diagnose.runs import runs_of
 
     return runs_of(sources, seen)
+
+
+def _compared(runs: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    """Say of both runs of a comparison where the second one only got further."""
+    from recompute.diagnose.wall import moved_between
+
+    moved = moved_between(runs)
+    return runs if moved is None else tuple(_with_note(run, moved) for run in runs)
+
+
+def _with_note(answer: Answer, note: str) -> Answer:
+    notes = (*answer.diagnosis.notes, note)
+    return dataclasses.replace(answer, diagnosis=dataclasses.replace(answer.diagnosis, notes=notes))
 
 
 def _of_one_run(
@@ -120,12 +130,7 @@ def _of_one_run(
         from recompute.diagnose.ledger import diagnose_ledger
 
         answer = dataclasses.replace(answer, diagnosis=diagnose_ledger(ledgers[0].path))
-    if note is not None:
-        notes = (*answer.diagnosis.notes, note)
-        answer = dataclasses.replace(
-            answer, diagnosis=dataclasses.replace(answer.diagnosis, notes=notes)
-        )
-    return answer
+    return answer if note is None else _with_note(answer, note)
 
 
 def _diagnosis(
