@@ -210,7 +210,7 @@ def compare(row: Row, predictors: dict[int, Predictor]) -> Compared:
         total=rank.peak.peak_bytes - later,
         static=rank.static.total - later,
         activation=rank.activation_bytes_at_peak,
-        after_forward=rank.activation_bytes_after_forward,
+        after_forward=rank.growth_after_forward,
         step_seconds=cost.step_seconds(prediction),
         phase=rank.peak.phase.value,
     )

@@ -155,7 +155,7 @@ def study_of(name: str, folder: Path = STUDIES) -> Study:
                 overhead=step / base - 1,
                 predicted_peak=predicted.hot.peak.peak_bytes,
                 predicted_activation=predicted.hot.activation_bytes_at_peak,
-                predicted_after=predicted.hot.activation_bytes_after_forward,
+                predicted_after=predicted.hot.growth_after_forward,
                 predicted_overhead=cost.overhead(none, predicted),
             )
         )

@@ -31,7 +31,7 @@ def choice_of_row(row: dict[str, Any]) -> RecomputeChoice:
 @pytest.mark.parametrize("row", DATA["rows"], ids=lambda row: str(row["id"]))
 def test_bytes_after_forward_are_exact(row: dict[str, Any]) -> None:
     hot = PREDICTOR.predict(choice_of_row(row)).hot
-    assert hot.activation_bytes_after_forward == row["after_forward"]
+    assert hot.growth_after_forward == row["after_forward"]
 
 
 @pytest.mark.parametrize("row", DATA["rows"], ids=lambda row: str(row["id"]))

@@ -37,12 +37,24 @@ class Load:
         return peak.later if state.others[state.chunk] else peak.first
 
     def in_flight(self, counts: Counts) -> int:
-        """Return what micro-batches in flight add to the bytes at the step's start."""
+        """Return what micro-batches in flight add to the bytes at the step's start.
+
+        Below zero where they hold less than their forward has freed.
+        """
+        kept = self.kept(counts)
+        return kept - self.freed(counts) if self.corrects else kept
+
+    def kept(self, counts: Counts) -> int:
+        """Return what micro-batches in flight hold."""
         held = int(sum(map(mul, counts, self.held)))
         if not self.corrects:
             return held
+        return held + sum(p.front for p, count in zip(self.peaks, counts, strict=True) if count)
+
+    def freed(self, counts: Counts) -> int:
+        """Return what was there at the step's start and is gone once so many are in flight."""
         pairs = zip(self.peaks, counts, strict=True)
-        return held + sum(peak.front - peak.left_behind for peak, count in pairs if count)
+        return sum(peak.left_behind for peak, count in pairs if count)
 
     def height(self, state: InFlight, phase: Phase) -> int:
         """Return the highest point over the bytes at the step's start while one chunk runs."""

@@ -336,12 +336,14 @@ class Predictor:
             load.highest(plan.backward, Phase.BACKWARD),
             ddp=self.job.ddp is not None,
         )
+        deepest = max(plan.deepest, key=load.in_flight)
         result = RankPeak(
             rank=(("pp", stage.pp),),
             global_ranks=self._global_ranks(stage.pp),
             static=state.static,
             phases=phases,
-            activation_bytes_after_forward=max(map(load.in_flight, plan.deepest)),
+            activation_bytes_after_forward=load.kept(deepest),
+            freed_after_forward=load.freed(deepest),
             graph_pool_bytes=self._pool_bytes(stage, plan, phases),
             step_work=self._step_work[stage.pp],
             replay=replay,

@@ -77,9 +77,13 @@ class RankPeak:
     static: StaticBytes
     phases: tuple[PhasePeak, ...]
     activation_bytes_after_forward: int
+    """What micro-batches hold while most of them are in flight; never below zero."""
     alive_at_peak: tuple[OwnedBytes, ...] = ()
     """Empty unless composition was asked for."""
     peak_range_bytes: tuple[int, int] = (0, 0)
+    freed_after_forward: int = 0
+    """Static bytes that are gone by then: what modules held since their last forward, and copies of
+    weights that the forward of a checkpoint frees. Allocated then: static, less these, and activations."""
     graph_pool_bytes: int = 0
     """Most that pools of CUDA graphs may reserve beyond the allocated peak."""
     step_work: Replay = Replay()
@@ -90,6 +94,11 @@ class RankPeak:
     def peak(self) -> PhasePeak:
         """The highest phase; the earlier one on a tie."""
         return max(self.phases, key=lambda p: p.peak_bytes)
+
+    @property
+    def growth_after_forward(self) -> int:
+        """Allocated after forward less static, as a GPU shows it; below zero where more was freed."""
+        return self.activation_bytes_after_forward - self.freed_after_forward
 
     @property
     def activation_bytes_at_peak(self) -> int:
