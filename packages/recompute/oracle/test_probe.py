@@ -19,6 +19,7 @@ from recompute.measure.compare import compare
 from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome, Row
 from recompute.megatron import MemoryProbe, apply
+from recompute.megatron.looks import STATES_WITHIN, STEADY_LOOKS
 from recompute.megatron.meters import CudaMeter
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -448,6 +449,28 @@ def test_a_higher_peak_in_a_step_not_looked_at_is_in_its_row_and_the_next_is_loo
     assert stepping.step() == 1
     assert torch.cuda.max_memory_allocated() == 950
     assert (stepping.peaks()["backward"], stepping.peaks()["whole_step"]) == (700, 940)
+
+
+def test_an_optimizer_without_states_is_waited_for_no_longer_than_64_steps(
+    stepping: Stepping,
+) -> None:
+    stepping.probe.watch((), SGD())
+    looks = [stepping.step() for _ in range(STATES_WITHIN + 22)]
+    by_phase = [index for index, count in enumerate(looks) if count > 1]
+    assert by_phase == [*range(STATES_WITHIN + STEADY_LOOKS), 68, 85]  # every 17th from there
+    assert [stepping.step(200) for _ in range(3)] == [1, 6, 1]  # states come after all
+    stepping.probe.close()
+    assert not only_row(stepping.root).optimizer_initialized
+
+
+class SGD:
+    """An optimizer as the probe sees it, that never has states."""
+
+    def __init__(self) -> None:
+        self.state: dict[object, object] = {}
+
+    def step(self) -> None:
+        """Do nothing."""
 
 
 def test_what_steps_leave_behind_has_them_looked_at(stepping: Stepping) -> None:

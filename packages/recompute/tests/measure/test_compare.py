@@ -18,7 +18,11 @@ from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome, PhaseBytes, Row
 from recompute.measure.runs import reference_of
 from recompute.measure.types import Compared, MeasuredVerdict
+from recompute.report.compare_document import compare_document
+from recompute.report.compare_page import phases_svg
+from recompute.report.compare_run import compare_ledger
 from recompute.report.compare_text import compare_markdown
+from recompute.report.compare_timeline import compare_timeline
 
 from .rows import GIB, ledger, row
 
@@ -289,9 +293,47 @@ def test_the_peak_of_whole_steps_counts_and_a_tie_names_the_phase(tmp_path: Path
     found = only(tmp_path, *AA, run("[mlp]", 8 * GIB))
     assert found.measured.hot is not None
     assert (found.verdict, found.measured.hot.phase) == (MeasuredVerdict.PASS, "forward")
+    assert found.measured.above_phases_bytes is None
+    assert not any("looked at once" in note for note in found.measured.notes)
     found = only(tmp_path / "more", *AA, run("[mlp]", 11 * GIB))
-    assert found.measured.hot is not None
-    assert (found.verdict, found.measured.hot.phase) == (MeasuredVerdict.WORSE, "whole_step")
+    hot = found.measured.hot
+    assert hot is not None
+    assert (found.verdict, hot.peak_bytes, hot.phase) == (
+        MeasuredVerdict.WORSE,
+        11 * GIB,
+        "forward",
+    )
+    assert found.measured.phases == (("forward", 8 * GIB), ("backward", 8 * GIB - 7))
+    assert found.measured.above_phases_bytes == 11 * GIB
+    assert sum(f"reached {3 * GIB} bytes more" in note for note in found.measured.notes) == 1
+    document = compare_document(compare(read_ledger(str(tmp_path / "more" / "l"))))
+    (candidate,) = document["candidates"]
+    assert [phase["phase"] for phase in candidate["phases"]] == ["forward", "backward"]
+    assert (candidate["peak_phase"], candidate["whole_step_peak_bytes"]) == ("forward", 11 * GIB)
+
+
+def test_a_row_that_knows_whole_steps_alone_still_has_their_peak() -> None:
+    last = PhaseBytes(phase="whole_step", allocated_peak_bytes=GIB, reserved_peak_bytes=GIB)
+    peak = replace(row("[]"), phases=(last,)).peak
+    assert peak == last
+
+
+@pytest.mark.parametrize("above", [0, GIB])
+def test_pictures_draw_whole_steps_above_every_phase_as_a_line_and_never_as_a_bar(
+    above: int,
+) -> None:
+    answer = compare_ledger(str(EXAMPLE))
+    control = answer.control
+    assert control is not None
+    assert control.hot is not None
+    whole = replace(control, whole_step_bytes=control.hot.peak_bytes + above)
+    answer = replace(answer, control=whole)
+    timeline = compare_timeline(answer)
+    assert timeline is not None
+    assert ("steps looked at once" in timeline) == bool(above)
+    bars = phases_svg([whole])
+    assert ("steps looked at once" in bars) == bool(above)
+    assert "whole step" not in bars
 
 
 def test_no_rows(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.errors import InputError
 from recompute.measure.candidate import choice_of_text, text_of
 from recompute.measure.ledger import Ledger
-from recompute.measure.row import Outcome, Row
+from recompute.measure.row import WHOLE_STEP, Outcome, Row
 from recompute.measure.types import Measured, RankPeakMeasured, RunGroup
 
 RECOMPUTE_FIELDS: Final = frozenset(
@@ -91,6 +91,8 @@ def measured(group: RunGroup, control: RunGroup | None) -> Measured:
     )
     reserved = [p.reserved_peak_bytes for row in group.rows for p in row.phases]
     times = [median(run) for run in steady_runs(group) if run]
+    phases = _phases(group)
+    whole = phases.pop(WHOLE_STEP, None)
     return Measured(
         candidate=group.candidate,
         choice=group.choice,
@@ -101,7 +103,8 @@ def measured(group: RunGroup, control: RunGroup | None) -> Measured:
         ranks=ranks,
         reserved_peak_bytes=max((size for size in reserved if size is not None), default=None),
         step_seconds=median(times) if times else None,
-        phases=_phases(group),
+        phases=tuple(phases.items()),
+        whole_step_bytes=whole,
         kernel_share=kernel_share(group),
         cut_short=any(row.interrupted or not row.final for row in group.rows),
         notes=tuple(_notes(group)),
@@ -167,14 +170,14 @@ def _rank_peaks(group: RunGroup) -> dict[int, tuple[int, str]]:
     return found
 
 
-def _phases(group: RunGroup) -> tuple[tuple[str, int], ...]:
+def _phases(group: RunGroup) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in group.rows:
         for phase in row.phases:
             size = phase.allocated_peak_bytes
             if size is not None:
                 found[phase.phase] = max(found.get(phase.phase, 0), size)
-    return tuple(found.items())
+    return found
 
 
 def _facts(ledger: Ledger, group: RunGroup) -> dict[str, set[str]]:
@@ -234,6 +237,13 @@ def _notes(group: RunGroup) -> Iterator[str]:
         yield f"{skipped} skipped iteration(s)"
     if retries := sum(row.alloc_retries for row in group.rows):
         yield f"{retries} allocator retries: the device was full, step times are not those of a job that fits"
+    phases = _phases(group)
+    whole = phases.pop(WHOLE_STEP, None)
+    if whole is not None and whole > (highest := max(phases.values(), default=0)):
+        yield (
+            f"steps that were looked at once reached {whole - highest} bytes more than any phase was seen to: "
+            "the phase named with the peak is the highest that was seen (MemoryProbe(every_phase=True) sees all)"
+        )
     share = kernel_share(group)
     if share is not None and share < GPU_BOUND:
         yield f"kernels ran for {share:.0%} of the step: the rest of its time is the host's"

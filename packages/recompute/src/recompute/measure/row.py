@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
 MAX_INT: Final = 1 << 62
 MAX_STEPS: Final = 1_000_000
+WHOLE_STEP: Final = "whole_step"
+"""In place of a phase: the peak of steps that were looked at once, and of what the loop does before them. It
+overlaps every phase of a step, so that it counts for bytes and names nothing."""
 
 
 class Outcome(StrEnum):
@@ -105,9 +108,17 @@ class Row:
 
     @property
     def peak(self) -> PhaseBytes | None:
-        """The phase with the highest allocation; the earlier one on a tie."""
+        """The highest allocation, under the phase that reached most; the earlier one on a tie.
+
+        Where ``whole_step`` is above every phase the bytes are its own, and the phase is still the highest one.
+        """
         known = [phase for phase in self.phases if phase.allocated_peak_bytes is not None]
-        return max(known, key=lambda p: p.allocated_peak_bytes or 0, default=None)
+        highest = max(known, key=_allocated, default=None)
+        if highest is None or highest.phase != WHOLE_STEP:
+            return highest
+        named = [phase for phase in known if phase.phase != WHOLE_STEP]
+        under = max(named, key=_allocated, default=highest)
+        return replace(under, allocated_peak_bytes=highest.allocated_peak_bytes)
 
     def to_document(self) -> dict[str, Any]:
         """Return the row as JSON types, the contract's fields first."""
@@ -122,6 +133,10 @@ class Row:
         document["phase_steps"] = None if self.phase_steps is None else list(self.phase_steps)
         document["overrides"] = list(self.overrides)
         return {name: document[name] for name in order} | document
+
+
+def _allocated(phase: PhaseBytes) -> int:
+    return phase.allocated_peak_bytes or 0
 
 
 def row_of(document: object) -> Row:

@@ -77,6 +77,8 @@ class Measured:
     """Median of the steady steps, of the slowest rank."""
     phases: tuple[tuple[str, int], ...]
     """Highest allocation of each phase over ranks and repeats."""
+    whole_step_bytes: int | None = None
+    """Highest allocation of steps that were looked at once, whatever their phase; None where there were none."""
     kernel_share: float | None = None
     """Share of a step in which the GPU was busy, where it was measured."""
     cut_short: bool = False
@@ -87,6 +89,14 @@ class Measured:
     def hot(self) -> RankPeakMeasured | None:
         """The rank with the highest peak."""
         return max(self.ranks, key=lambda r: r.peak_bytes, default=None)
+
+    @property
+    def above_phases_bytes(self) -> int | None:
+        """What steps that were looked at once reached, where that is above every phase."""
+        whole = self.whole_step_bytes
+        if whole is None or any(size >= whole for _, size in self.phases):
+            return None
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

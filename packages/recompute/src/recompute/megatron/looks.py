@@ -10,14 +10,16 @@ from typing import Final
 
 from recompute.megatron.meters import Peaks
 
-WHOLE_STEP: Final = "whole_step"
-"""In place of a phase: the peak of steps that were looked at once, and of what the loop does before them."""
 STEADY_LOOKS: Final = 3
 """Steps looked at by phase after the warm-up steps and after the optimizer's states were first seen: as many
 as a comparison asks of a run."""
 LOOK_EVERY: Final = 17
 """Every so many steps are looked at by phase whatever was seen. A prime, so that what a loop does every 2, 5,
 10 or 100 steps falls into these steps too; six looks more every 17 steps are a third of a look a step."""
+STATES_WITHIN: Final = 64
+"""Steps that are waited, all looked at by phase, for an optimizer's first states. Plain SGD never has any;
+FP16's loss scale starts at 2^32 and halves, so that its first update that counts comes within some 30. States
+that come later raise what stands after the step, which has the next one looked at by phase."""
 _ABSENT: Final = -1
 
 
@@ -44,7 +46,7 @@ class Looks:
             step: From 0.
             awaits_states: The optimizer is watched, and has no states yet.
         """
-        if awaits_states:
+        if awaits_states and step < STATES_WITHIN:
             self._until = max(self._until, step + 1 + STEADY_LOOKS)
         by_phase = self._every or self._again or step < self._until or step % LOOK_EVERY == 0
         if by_phase:

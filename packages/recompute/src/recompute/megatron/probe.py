@@ -29,11 +29,11 @@ from typing import Any, Final, Self
 from recompute.errors import ConfigError
 from recompute.measure.candidate import choice_of_document, text_of
 from recompute.measure.ledger import RowWriter, write_manifest
-from recompute.measure.row import Outcome
+from recompute.measure.row import WHOLE_STEP, Outcome
 from recompute.megatron.boundaries import layers_of, read_back
 from recompute.megatron.environment import environment
 from recompute.megatron.journal import Journal, say
-from recompute.megatron.looks import WHOLE_STEP, Looks
+from recompute.megatron.looks import Looks
 from recompute.megatron.loops import TrainingLoops
 from recompute.megatron.meters import Peaks, meter_of
 from recompute.megatron.record import Record, RunName

@@ -86,6 +86,7 @@ def _measured(figures: Measured, comparison: Comparison) -> dict[str, Any]:
             for rank in figures.ranks
         ],
         "phases": [{"phase": name, "peak_bytes": size} for name, size in figures.phases],
+        "whole_step_peak_bytes": figures.whole_step_bytes,
         "notes": list(figures.notes),
     }
 

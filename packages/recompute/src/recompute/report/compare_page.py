@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from recompute.report.compare_text import compare_parts
-from recompute.report.compare_timeline import compare_timeline
+from recompute.report.compare_timeline import ABOVE, compare_timeline
 from recompute.report.labels import Named, name_points
 from recompute.report.page import new_figure, page, picture, svg
 from recompute.report.part import markup_of
@@ -73,7 +73,10 @@ def _point(axes: Axes, row: Compared) -> tuple[Named, tuple[float, float]] | Non
 
 
 def phases_svg(shown: list[Measured]) -> str:
-    """Draw the highest allocation of each phase, one row of bars for each candidate."""
+    """Draw the highest allocation of each phase, one row of bars for each candidate.
+
+    A line over a row is what its steps that were looked at once reached, where that is above every phase.
+    """
     figure = new_figure(9.5, 0.7 + 0.42 * len(shown))
     axes = figure.add_subplot()
     names = list(dict.fromkeys(name for figures in shown for name, _ in figures.phases))
@@ -82,6 +85,12 @@ def phases_svg(shown: list[Measured]) -> str:
         sizes = [dict(figures.phases).get(name, 0) / GIB for figures in shown]
         spots = [row + (index - (len(names) - 1) / 2) * height for row in range(len(shown))]
         axes.barh(spots, sizes, height=height, label=name.replace("_", " "))
+    above = [(row, figures.above_phases_bytes) for row, figures in enumerate(shown)]
+    marks = [(row, size / GIB) for row, size in above if size is not None]
+    if marks:
+        rows, ends = zip(*marks, strict=True)
+        low, high = [row - 0.4 for row in rows], [row + 0.4 for row in rows]
+        axes.vlines(ends, low, high, color="#1b1b1b", lw=1.4, label=ABOVE)
     axes.set_yticks(range(len(shown)), [figures.candidate[:28] for figures in shown], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("GiB")

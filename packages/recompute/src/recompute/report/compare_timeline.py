@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 COLORS: Final = ("#1b1b1b", "#2a6f97", "#c8553d", "#7d8597")
 SHOWN: Final = 3
 """Candidates drawn beside the control: the first that pass, by step time."""
+ABOVE: Final = "steps looked at once,\nabove every phase seen"
 
 
 def compare_timeline(comparison: Comparison) -> str | None:
     """Draw the control and the cheapest that pass; None where nothing can be predicted.
 
     Lines are predicted, one point for each layer of the shown micro-batch; a bar over a phase is the
-    highest allocation that was measured in it.
+    highest allocation that was measured in it, a dashed line over the step what steps that were looked at once
+    reached, where that is above every phase.
     """
     drawn = [
         (figures, moments)
@@ -46,6 +48,8 @@ def compare_timeline(comparison: Comparison) -> str | None:
             label=figures.candidate[:28],
         )
         _measured(axes, figures, moments, color)
+    if any(figures.above_phases_bytes is not None for figures, _ in drawn):
+        axes.plot([], [], color="#1b1b1b", lw=1.2, linestyle="dashed", label=ABOVE)
     _phases(axes, drawn[0][1])
     axes.set_xticks([])
     axes.set_ylabel("allocated, GiB")
@@ -82,6 +86,9 @@ def _measured(axes: Axes, figures: Measured, moments: Sequence[Moment], color: s
         spots = [index for index, moment in enumerate(moments) if moment.phase.value == phase]
         if spots:
             axes.hlines(size / GIB, spots[0] - 0.4, spots[-1] + 0.4, color=color, lw=4, alpha=0.45)
+    if (above := figures.above_phases_bytes) is not None:
+        right = len(moments) - 0.6
+        axes.hlines(above / GIB, -0.4, right, color=color, lw=1.2, linestyles="dashed")
 
 
 def _phases(axes: Axes, moments: Sequence[Moment]) -> None:
