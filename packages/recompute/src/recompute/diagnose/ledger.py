@@ -1,20 +1,17 @@
-"""A ledger of matched runs, read for its failures. An edge module.
-
-The layout is the contract's: ``manifest.json`` and ``rows/*.jsonl``, one row per rank and repeat.
-"""
+"""A ledger of matched runs, read for its failures. An edge module."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from recompute.diagnose.actions import keys_for, render
 from recompute.diagnose.types import Diagnosis, Evidence, Stage, Verdict
-from recompute.errors import InputError
+from recompute.ledger import bad_ledger, lines_of, manifest_of
 
-MAX_LINE: Final = 1 << 20
-MAX_ROWS: Final = 200_000
+MOST_QUOTED: Final = 400
+"""Bytes of a row that are quoted as evidence."""
 _BY_STAGE: Final = {
     Stage.OPTIMIZER_INIT: Verdict.OPTIMIZER_STATE,
     Stage.OPTIMIZER_STEP: Verdict.OPTIMIZER_STATE,
@@ -31,12 +28,13 @@ def diagnose_ledger(root: str) -> Diagnosis:
     """Say what the rows of a ledger show.
 
     Raises:
-        InputError: ``bad-ledger``: a row or the manifest is not JSON.
+        InputError: ``not-a-ledger``, ``bad-ledger``: as :mod:`recompute.ledger` says, or a row is no object.
     """
-    _refuse_bad_manifest(Path(root, "manifest.json"))
+    manifest_of(Path(root))
+    notes: list[str] = []
     failed: list[tuple[Evidence, dict[str, Any]]] = []
     passed = 0
-    for evidence, row in _rows(root):
+    for evidence, row in _rows(root, notes):
         if row.get("outcome") == "oom":
             failed.append((evidence, row))
         elif row.get("outcome") == "pass":
@@ -47,9 +45,10 @@ def diagnose_ledger(root: str) -> Diagnosis:
             rules=("ledger-no-oom",),
             next_actions=(render("nothing", ()),),
             summary=f"no row ran out of memory; {passed} passed",
+            notes=tuple(notes),
         )
     evidence, row = failed[0]
-    stage = Stage(row["stage"]) if row.get("stage") in set(Stage) else Stage.UNKNOWN
+    stage = next((stage for stage in Stage if stage == row.get("stage")), Stage.UNKNOWN)
     verdict = _BY_STAGE.get(stage, Verdict.CAPACITY)
     candidates = sorted({str(other.get("candidate")) for _, other in failed})
     rank = row.get("rank")
@@ -61,50 +60,13 @@ def diagnose_ledger(root: str) -> Diagnosis:
         next_actions=tuple(render(key, ("mlp",)) for key in keys_for("ledger-oom", verdict)),
         rules=("ledger-oom",),
         summary=f"{len(failed)} row(s) of {len(candidates)} candidate(s) ran out of memory: {', '.join(candidates)[:200]}; {passed} row(s) passed",
+        notes=tuple(notes),
     )
 
 
-def _rows(root: str) -> list[tuple[Evidence, dict[str, Any]]]:
-    rows: list[tuple[Evidence, dict[str, Any]]] = []
-    for path in sorted(Path(root, "rows").glob("*.jsonl")):
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE), ""), 1):
-                if line.strip() and len(rows) < MAX_ROWS:
-                    text = line.strip()
-                    rows.append(
-                        (
-                            Evidence(file=str(path), line=number, text=text[:400]),
-                            _row(path, number, text),
-                        )
-                    )
-    return rows
-
-
-def _row(path: Path, number: int, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InputError(
-            "bad-ledger",
-            f"{path}:{number}: not a row of a ledger",
-            hint="rows are written by recompute measure",
-            data={"path": str(path), "line": number},
-        )
-    return value
-
-
-def _refuse_bad_manifest(path: Path) -> None:
-    try:
-        with path.open("rb") as stream:
-            is_object = isinstance(json.loads(stream.read(MAX_LINE)), dict)
-    except (OSError, ValueError, RecursionError):
-        is_object = False
-    if not is_object:
-        raise InputError(
-            "bad-ledger",
-            f"{path}: not the manifest of a ledger",
-            hint="name the folder that recompute measure --out wrote",
-            data={"path": str(path)},
-        )
+def _rows(root: str, notes: list[str]) -> Iterator[tuple[Evidence, dict[str, Any]]]:
+    for line in lines_of(Path(root, "rows"), notes):
+        if not isinstance(line.value, dict):
+            raise bad_ledger(line.path, line.number, "not a row: no JSON object")
+        text = line.data[:MOST_QUOTED].decode("utf-8", "replace").strip()
+        yield Evidence(file=str(line.path), line=line.number, text=text), line.value

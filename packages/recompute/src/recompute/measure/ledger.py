@@ -16,13 +16,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from recompute.errors import InputError, WorldError
+from recompute.ledger import SCHEMA, bad_ledger, lines_of, manifest_of
 from recompute.measure.row import BadRowError, Row, row_of
 
-SCHEMA: Final = "recompute.ledger/1"
-MAX_LINE: Final = 8 << 20
-MAX_ROWS: Final = 200_000
-MAX_FILES: Final = 20_000
-MAX_MANIFEST: Final = 4 << 20
 JOB_FILE: Final = "job.yaml"
 
 
@@ -46,9 +42,9 @@ def read_ledger(root: str) -> Ledger:
         InputError: ``not-a-ledger``, ``bad-ledger`` (file and line named), ``ledger-conflict``: two
             files hold different final rows of the same run and rank.
     """
-    manifest = _manifest(Path(root))
+    manifest = manifest_of(Path(root))
     notes: list[str] = []
-    rows = _standing(_lines(Path(root, "rows"), notes))
+    rows = _standing(_rows(Path(root, "rows"), notes))
     environment = manifest.get("environment")
     job = Path(root, JOB_FILE)
     return Ledger(
@@ -80,7 +76,7 @@ def write_manifest(
     job = None if digest is None else {"file": JOB_FILE, "sha256": digest}
     path = Path(root, "manifest.json")
     if path.exists():
-        held = _manifest(Path(root)).get("job")
+        held = manifest_of(Path(root)).get("job")
         if held != job:
             raise InputError(
                 "ledger-of-another-job",
@@ -106,7 +102,7 @@ def note_environment(root: str, environment: Mapping[str, Any]) -> None:
         WorldError: ``cannot-write``.
     """
     path = Path(root, "manifest.json")
-    document = _manifest(Path(root))
+    document = manifest_of(Path(root))
     if document.get("environment"):
         return
     with writing(path):
@@ -202,26 +198,12 @@ def _refuse_conflict(here: tuple[str, int], there: tuple[str, int], row: Row) ->
     )
 
 
-def _manifest(root: Path) -> dict[str, Any]:
-    path = root / "manifest.json"
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_MANIFEST + 1)
-    except OSError as error:
-        raise InputError(
-            "not-a-ledger",
-            f"{root} holds no manifest.json: {error.strerror or error}",
-            hint="name the folder that recompute measure --out wrote",
-            data={"path": str(root)},
-        ) from error
-    if len(data) > MAX_MANIFEST:
-        raise _bad(path, 1, f"longer than {MAX_MANIFEST} bytes")
-    document = _json(path, 1, data)
-    if not isinstance(document, dict):
-        raise _bad(path, 1, "not a JSON object")
-    if document.get("schema") != SCHEMA:
-        raise _bad(path, 1, f"schema is {str(document.get('schema'))[:60]!r}, not {SCHEMA!r}")
-    return document
+def _rows(folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Row]]:
+    for line in lines_of(folder, notes):
+        try:
+            yield str(line.path), line.number, row_of(line.value)
+        except BadRowError as error:
+            raise bad_ledger(line.path, line.number, str(error)) from error
 
 
 def _job_is_intact(job: Path, manifest: Mapping[str, Any]) -> bool:
@@ -238,70 +220,10 @@ def _job_is_intact(job: Path, manifest: Mapping[str, Any]) -> bool:
     except OSError:
         digest = None
     if digest != said.get("sha256"):
-        raise _bad(job, 1, "not the job that the manifest names: it was changed or is missing")
+        raise bad_ledger(
+            job, 1, "not the job that the manifest names: it was changed or is missing"
+        )
     return True
-
-
-def _lines(folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Row]]:
-    paths = sorted(folder.glob("*.jsonl"))
-    if len(paths) > MAX_FILES:
-        raise _bad(folder, 1, f"more than {MAX_FILES} files")
-    count = 0
-    for path in paths:
-        for number, line in _raw_lines(path):
-            if not line.strip():
-                continue
-            if not line.endswith(b"\n") and _is_torn(line):
-                notes.append(f"{path}:{number}: torn last line passed over")
-                continue
-            count += 1
-            if count > MAX_ROWS:
-                raise _bad(path, number, f"more than {MAX_ROWS} rows")
-            try:
-                yield str(path), number, row_of(_json(path, number, line))
-            except BadRowError as error:
-                raise _bad(path, number, str(error)) from error
-
-
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), 1):
-                if len(line) > MAX_LINE:
-                    raise _bad(path, number, f"longer than {MAX_LINE} bytes")
-                yield number, line
-    except OSError as error:
-        raise _bad(path, 1, error.strerror or str(error)) from error
-
-
-def _is_torn(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return True
-    return False
-
-
-def _json(path: Path, number: int, data: bytes) -> object:
-    def refuse(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        return json.loads(data, parse_constant=refuse)
-    except RecursionError:
-        reason = "nested too deeply"
-    except ValueError as error:
-        reason = str(error)[:120]
-    raise _bad(path, number, f"not JSON: {reason}")
-
-
-def _bad(path: Path, number: int, reason: str) -> InputError:
-    return InputError(
-        "bad-ledger",
-        f"{path}:{number}: {reason}",
-        hint="rows are written by recompute measure and MemoryProbe; see docs/reference/ledger.md",
-        data={"path": str(path), "line": number},
-    )
 
 
 def _cut_torn_line(file: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from recompute.errors import InputError
-from recompute.measure.ledger import MAX_LINE, MAX_ROWS, standing
+from recompute.ledger import MAX_LINE, MAX_ROWS
+from recompute.measure.ledger import standing
 from recompute.measure.row import BadRowError, Row, row_of
 
 
