@@ -171,6 +171,16 @@ def test_a_ledger(tmp_path: Path) -> None:
     assert command(str(tmp_path)).returncode == 2
 
 
+def test_the_answer_quotes_a_log_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[2J.log"
+    path.write_text(LOG.replace("GPU 3", "\x07\x1b(B\u202eGPU 3"), encoding="utf-8")
+    done = command(str(path))
+    assert done.returncode == 0
+    assert all(sign.isprintable() or sign == "\n" for sign in done.stdout)
+    assert "a\\x1b[2J.log:3" in done.stdout
+    assert "\\x07\\x1b(B\\u202eGPU 3" in done.stdout
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from recompute.cli.main import run; sys.argv=['recompute','diagnose','--help']\ntry: run()\nexcept SystemExit: pass\nprint([m for m in ('matplotlib','rich','yaml','zstandard','recompute.diagnose.run') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

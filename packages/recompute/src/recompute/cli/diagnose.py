@@ -66,7 +66,7 @@ def command(
     else:
         from recompute.report.diagnose_text import diagnose_text
 
-        click.echo(diagnose_text(answer))
+        click.echo(streams.visible(diagnose_text(answer)))
 
 
 def predicted_actions(job: JobConfig, needed: int | None) -> tuple[NextAction, ...]:
