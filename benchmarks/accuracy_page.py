@@ -1,4 +1,4 @@
-"""Write the errors into docs/explanation/memory-model.md, and the figures of README.md's table.
+"""Write the errors into docs/explanation/memory-model.md; errors and numbers of rows into README.md's table.
 
 ::
 
@@ -51,7 +51,8 @@ ROWS: Final = {
 }
 """Start of a line of README.md's table -> group of rows."""
 
-ERRORS: Final = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d")
+ERRORS: Final = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d(?: \(\d+ rows\))?")
+COUNT: Final = re.compile(r"\| \d+ \|")
 
 
 def groups() -> dict[str, list[Compared]]:
@@ -73,20 +74,31 @@ def table(found: Mapping[str, Sequence[Compared]]) -> Iterator[str]:
 
 
 def readme_line(line: str, found: Mapping[str, Sequence[Compared]]) -> str:
-    """Return a line of README.md with the errors of its group, if it is about one."""
+    """Return a line of README.md with the number of rows and the errors of its group, if it is about one."""
     group = next((name for start, name in ROWS.items() if line.startswith(start)), None)
     if group is None:
         return line
-    errors = (text for text in peers_of(group, found[group])[0][3:] if text != "-")
+    compared = found[group]
+    counted = _counted(compared)
+    totals = sum(bool(item.measured_total) for item in compared)
+    _, _, _, total, part = peers_of(group, compared)[0]
+    if 0 < totals < counted:
+        total += f" ({totals} rows)"
+    errors = (text for text in (total, part) if text != "-")
+    line = COUNT.sub(f"| {counted} |", line, count=1)
     return ERRORS.sub(lambda _: next(errors), line)
 
 
 def _line(group: str, title: str, compared: Sequence[Compared]) -> str:
     _, _, _, total, part = peers_of(group, compared)[0]
-    counted = sum(item.measured_activation is not None for item in compared)
     right, every = ordered_pairs(compared)
     order = f"{right} of {every}" if every else "-"
-    return f"| {title}, {counted} | {total} | {part} | {order} |\n"
+    return f"| {title}, {_counted(compared)} | {total} | {part} | {order} |\n"
+
+
+def _counted(compared: Sequence[Compared]) -> int:
+    """Return how many rows say what their activations are."""
+    return sum(item.measured_activation is not None for item in compared)
 
 
 def main(arguments: Sequence[str]) -> int:

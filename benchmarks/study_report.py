@@ -3,7 +3,8 @@
 ::
 
     python benchmarks/study_report.py            # print the tables
-    python benchmarks/study_report.py --write    # renew docs/explanation/measured-studies.md and its figure
+    python benchmarks/study_report.py --write    # renew docs/explanation/measured-studies.md, its figure, README.md
+    python benchmarks/study_report.py --check    # 1 if the page or README.md says something else
 
 Every study is a ledger that ``recompute measure`` wrote on one H200, or one_process.py where the page says so.
 A row counts as bound by the GPU when kernels ran for 95% of its step or more.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +39,12 @@ ROOT: Final = Path(__file__).resolve().parent
 STUDIES: Final = ROOT / "studies"
 PAGE: Final = ROOT.parent / "docs" / "explanation" / "measured-studies.md"
 FIGURE: Final = PAGE.with_suffix(".svg")
+README: Final = ROOT.parent / "README.md"
+README_ROW: Final = re.compile(
+    r"(?P<title>\| H200, `recompute measure` on twelve models[^|]*) \| [^|]* \| [^|]* \| [^|]* \|"
+)
+README_STUDIES: Final = 12
+"""Its line says "on twelve models"."""
 BOUND: Final = 0.95
 """Share of the step in which kernels ran, from which the GPU bounds it."""
 FEWEST: Final = 4
@@ -286,11 +294,11 @@ def table_of(study: Study) -> str:
     return "\n".join((head, *lines))
 
 
-def spread(values: Sequence[float], unit: float = 100) -> str:
+def spread(values: Sequence[float], unit: float = 100, digits: int = 2) -> str:
     """Write median, 95th percentile and worst of some absolute errors."""
     ordered = sorted(abs(value) * unit for value in values)
     high = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    return f"{statistics.median(ordered):.2f} / {high:.2f} / {ordered[-1]:.2f}"
+    return " / ".join(f"{x:.{digits}f}" for x in (statistics.median(ordered), high, ordered[-1]))
 
 
 def summary(studies: Sequence[Study]) -> str:
@@ -314,6 +322,21 @@ def summary(studies: Sequence[Study]) -> str:
             f"| {spread([r.activation_error for r in rows])} | {times} | {_order(members)} | {_signs(members)} |"
         )
     return "\n".join(lines)
+
+
+def readme_of(text: str, studies: Sequence[Study]) -> str:
+    """Return README.md with the rows and errors of all studies in its table, to one digit as there.
+
+    Raises:
+        SystemExit: README.md has no such line, or names another number of studies.
+    """
+    rows = [row for study in studies for row in study.rows]
+    peaks = spread([row.peak_error for row in rows], digits=1)
+    parts = spread([row.activation_error for row in rows], digits=1)
+    changed, count = README_ROW.subn(rf"\g<title> | {len(rows)} | {peaks} | {parts} |", text)
+    if count != 1 or len(studies) != README_STUDIES:
+        raise SystemExit(f"{README} has no line for {len(studies)} studies")
+    return changed
 
 
 def _order(studies: Sequence[Study]) -> str:
@@ -385,10 +408,8 @@ def probe_cost(studies: Sequence[Study]) -> str:
     return "\n".join(lines)
 
 
-def blocks() -> dict[str, str]:
+def blocks(main: Sequence[Study], others: Sequence[Study]) -> dict[str, str]:
     """Return every generated part of the page by name."""
-    main = [study_of(name) for name in MAIN]
-    others = [study_of(name) for name in FEATURES]
     parts = {
         "summary": summary([*main, *others]),
         "budgets": budgets(main),
@@ -485,11 +506,25 @@ def _front(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the parts, or write them."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
-    parser.add_argument("--write", action="store_true", help="renew the page and its figure")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--write", action="store_true", help="renew the page, its figure, and its line in README.md"
+    )
+    action.add_argument("--check", action="store_true", help="1 if the page or README.md differs")
     given = parser.parse_args(arguments)
-    parts = blocks()
+    main = [study_of(name) for name in MAIN]
+    others = [study_of(name) for name in FEATURES]
+    parts = blocks(main, others)
+    stands = {path: path.read_text(encoding="utf-8") for path in (PAGE, README)}
+    made = {
+        PAGE: renewed(stands[PAGE], parts),
+        README: readme_of(stands[README], [*main, *others]),
+    }
+    if given.check:
+        return int(made != stands)
     if given.write:
-        PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
         draw(FIGURE)
     else:
         sys.stdout.write("\n\n".join(parts.values()) + "\n")

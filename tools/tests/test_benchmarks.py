@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -109,3 +111,78 @@ def test_the_page_states_what_the_benchmark_computes() -> None:
     import accuracy_page
 
     assert accuracy_page.main(["--check"]) == 0, "run benchmarks/accuracy_page.py"
+
+
+def test_the_page_and_the_readme_state_what_the_studies_compute() -> None:
+    import study_report
+
+    assert study_report.main(["--check"]) == 0, "run benchmarks/study_report.py --write"
+
+
+@pytest.mark.parametrize("module", ["accuracy_page", "study_report"])
+@pytest.mark.parametrize(
+    ("stale", "shown"),
+    [
+        (r"(seven architectures and precisions \|) \d+ \|", r"\1 1 |"),
+        (r"(seven architectures and precisions .*)\(\d+ rows\)", r"\1(1 rows)"),
+        (r"(on twelve models.* \|) \d+ \|", r"\1 1 |"),
+        (r"(on twelve models.* \| )\d+\.\d / \d+\.\d / (\d+\.\d \|)$", r"\g<1>9.9 / 9.9 / \2"),
+    ],
+)
+def test_a_stale_figure_of_the_readme_is_found_and_mended(
+    module: str, stale: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = importlib.import_module(module)
+    right = (ROOT / "README.md").read_text("utf-8")
+    wrong, count = re.subn(stale, shown, right, flags=re.MULTILINE)
+    assert count == 1
+    readme = tmp_path / "README.md"
+    readme.write_text(wrong, "utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(checker.PAGE.read_text("utf-8"), "utf-8")
+    monkeypatch.setattr(checker, "README", readme)
+    monkeypatch.setattr(checker, "PAGE", page)
+    if module == "study_report":
+        monkeypatch.setattr(checker, "draw", lambda _: None)
+    ours = ("seven" in stale) == (module == "accuracy_page")
+    assert checker.main(["--check"]) == int(ours)
+    assert checker.main(["--write"]) == 0
+    assert readme.read_text("utf-8") == (right if ours else wrong)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "worst"), [((0, 0), 0), ((3, 0), 3), ((0, 2), 2), ((2, 4), 4), ((4, 2), 4)]
+)
+def test_real_loops_take_relative_folders_and_end_with_the_worst_status(
+    tmp_path: Path, statuses: tuple[int, int], worst: int
+) -> None:
+    """A stand-in for the interpreter notes where it runs and what it was told, and fails as it should."""
+    (tmp_path / "lm").mkdir()
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+out=; before=
+for word; do [ "$before" = --out ] && out=$word; before=$word; done
+[ -f "$4" ] || exit 99
+mkdir -p "$out" && pwd >"$out/ran"
+echo "$PYTHONPATH" >>"$out/ran"
+case $out in *-oom) exit {statuses[1]} ;; *) exit {statuses[0]} ;; esac
+""",
+        "utf-8",
+    )
+    python.chmod(0o755)
+    script = str(ROOT / "benchmarks" / "studies" / "real_loops.sh")
+    done = subprocess.run(
+        ["/bin/sh", script, "lm", "out"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": "./python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == worst, done.stderr
+    assert done.stderr.count("exit status") == sum(status != 0 for status in statuses)
+    for name in ("megatron-lm", "megatron-lm-oom"):
+        where, path = (tmp_path / "out" / name / "ran").read_text("utf-8").splitlines()
+        assert where == str(tmp_path / "lm")
+        assert path.split(":")[0] == where
