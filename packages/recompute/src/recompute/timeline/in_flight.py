@@ -56,6 +56,15 @@ class Load:
         pairs = zip(self.peaks, counts, strict=True)
         return sum(peak.left_behind for peak, count in pairs if count)
 
+    def held_beside(self, state: InFlight) -> int:
+        """Return what modules of the chunks that neither run nor have a micro-batch in flight hold."""
+        pairs = zip(self.peaks, state.others, strict=True)
+        return sum(
+            peak.left_behind
+            for index, (peak, count) in enumerate(pairs)
+            if index != state.chunk and not count
+        )
+
     def height(self, state: InFlight, phase: Phase) -> int:
         """Return the highest point over the bytes at the step's start while one chunk runs."""
         heights = self.heights(state)

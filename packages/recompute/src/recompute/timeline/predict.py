@@ -47,10 +47,13 @@ from recompute.timeline.types import (
 )
 from recompute.timeline.units_of_work import (
     ChunkPeak,
+    Heights,
     Unit,
     alive_in_backward,
     alive_in_forward,
     chunk_peak,
+    held_in_backward,
+    held_in_forward,
     with_front,
 )
 from recompute.timeline.work import total
@@ -178,20 +181,21 @@ class Predictor:
             tuple(self._held_output(chunk) for chunk in stage.chunks),
         )
         at = max(plan.backward, key=lambda s: load.height(s, Phase.BACKWARD))
-        others = load.beside(at, Phase.BACKWARD)
-        static = state.static
-        # What this chunk held, its running micro-batch or another one in flight has replaced.
-        own = 0 if at.others[at.chunk] else load.peaks[at.chunk].left_behind
+        others = load.beside(at, Phase.BACKWARD) + load.freed(at.others)
+        static, held = state.static, load.held_beside(at)
         always: Owners = (
             ("parameters", static.parameters),
             ("gradients", static.gradients),
             ("optimizer states", static.optimizer),
             (WORKSPACES, static.other - load.left_copies),
-            (HELD, load.left_behind - own),
+            (HELD, held),
         )
         if self.microbatches > 1:
             always = (*always, ("gradients without DDP", state.gradients_in_backward))
-        step: Owners = (("FP32 gradient copy", state.step_transient), (HELD, own))
+        step: Owners = (
+            ("FP32 gradient copy", state.step_transient),
+            (HELD, load.left_behind - held),
+        )
         if self.microbatches == 1:
             step = (*step, ("weight gradients", state.gradients_in_backward))
         return moments_of(always, (others, others), units[at.chunk], step)
@@ -383,7 +387,7 @@ class Predictor:
         units: Sequence[tuple[Unit, ...]],
         load: Load,
     ) -> tuple[OwnedBytes, ...]:
-        """Say what is alive at a rank's peak; parts sum to the peak but for rounding."""
+        """Say what is alive at a rank's peak; each part is counted by itself, and they sum to it."""
         static, phase = state.static, row.peak.phase
         alive = [
             ("parameters", static.parameters),
@@ -398,26 +402,23 @@ class Predictor:
             return _owned(alive)
         states = plan.backward if phase is Phase.BACKWARD else plan.forward
         at = max(states, key=lambda s: load.height(s, phase))
-        heights = load.heights(at)
-        own = {
-            Phase.BACKWARD: lambda: alive_in_backward(
-                units[at.chunk], heights.backward_unit, self._queue
-            ),
-            Phase.LOSS: lambda: alive_in_forward(units[at.chunk], len(units[at.chunk]) - 1),
-            Phase.FORWARD: lambda: alive_in_forward(units[at.chunk], heights.forward_unit),
-        }[phase]()
         if self.microbatches > 1:
             alive.append(("gradients", state.gradients_in_backward))
-        replaced = sum(
-            p.left_behind for p, count in zip(load.peaks, at.others, strict=True) if count
-        )
-        others = load.beside(at, phase) + replaced
+        others = load.beside(at, phase) + load.freed(at.others)
         alive.append(("activations of other micro-batches", others))
+        own, held = self._running(units[at.chunk], load.heights(at), phase)
         alive += own
-        counted = static.total - load.left_behind + others + sum(size for _, size in own)
-        counted += state.gradients_in_backward if self.microbatches > 1 else 0
-        alive.append((HELD, row.peak.peak_bytes - counted))
+        held = 0 if at.others[at.chunk] else held
+        alive.append((HELD, load.held_beside(at) + held))
         return _owned(alive)
+
+    def _running(self, units: Sequence[Unit], heights: Heights, phase: Phase) -> tuple[Owners, int]:
+        """Say what the running chunk holds at its highest point, and what its modules still hold then."""
+        if phase is Phase.BACKWARD:
+            unit = heights.backward_unit
+            return alive_in_backward(units, unit, self._queue), held_in_backward(units, unit)
+        unit = len(units) - 1 if phase is Phase.LOSS else heights.forward_unit
+        return alive_in_forward(units, unit), held_in_forward(units, unit)
 
 
 def _owned(alive: Sequence[tuple[str, int]]) -> tuple[OwnedBytes, ...]:

@@ -93,22 +93,27 @@ def group_of(
         stream: Bytes of the residual stream.
     """
     held = stream  # the replayed output, kept until the group's backward is over
-    before, high, high_at = 0, 0, 0
+    before, high = 0, 0
+    highest = (0, 0, 0, False)
     later_gradients = sum(layer.weight_grads for layer in plain)
     copies = 0  # of weights, made again as backward goes through their layers
     made = sum(layer.left_copies for layer in whole)
     for index, layer in enumerate(plain):
         later_gradients -= layer.weight_grads
         forward = before + layer.forward_peak + stream
-        backward = before + layer.backward_peak + held + later_gradients + made - copies
+        left = made - copies
+        backward = before + layer.backward_peak + held + later_gradients + left
         copies += whole[index].left_copies
         if max(forward, backward) >= high:
-            high, high_at = max(forward, backward), index
+            high = max(forward, backward)
+            highest = (index, later_gradients, left, forward > backward)
         before += layer.saved
+    at, gradients, left, replays = highest
+    first_run = max(whole, key=lambda profile: profile.forward_peak)
     return Unit(
         name=name,
         saved=whole[0].saved,
-        forward_peak=max(profile.forward_peak for profile in whole),
+        forward_peak=first_run.forward_peak,
         backward_peak=high,
         weight_grads=sum(layer.weight_grads for layer in plain),
         left_behind=sum(layer.left_behind for layer in plain)
@@ -119,13 +124,35 @@ def group_of(
         left_copies=made,
         left_gradient=whole[0].left_gradient,
         alive_saved=whole[0].alive_saved,
-        alive_at_forward_peak=whole[0].alive_at_forward_peak,
-        alive_at_backward_peak=_merge(
-            plain[high_at].alive_at_backward_peak,
-            (("replayed output", held),),
-            *(layer.alive_saved for layer in plain[:high_at]),
+        alive_at_forward_peak=first_run.alive_at_forward_peak,
+        alive_at_backward_peak=_alive_in_group(
+            plain[: at + 1], stream, gradients, left, replays=replays
         ),
     )
+
+
+def _alive_in_group(
+    layers: Sequence[TapeProfile], stream: int, gradients: int, copies: int, *, replays: bool
+) -> Owners:
+    """Say what a group holds at the highest point of its last given layer.
+
+    Args:
+        layers: The group up to that layer, without recompute.
+        stream: Bytes of the residual stream.
+        gradients: Bytes of weight gradients of the layers after it.
+        copies: Bytes of weight copies that its backward and those after it have made again.
+        replays: The point is in the replay's forward.
+    """
+    before = [layer.alive_saved for layer in layers[:-1]]
+    if replays:
+        own = (*layers[-1].alive_at_forward_peak, ("gradient of the output", stream))
+        return _merge(own, *before)
+    others = (
+        ("replayed output", stream),
+        ("weight gradients", gradients),
+        ("copies of weights", copies),
+    )
+    return _merge(layers[-1].alive_at_backward_peak, others, *before)
 
 
 def chunk_peak(units: Sequence[Unit], queue: int | None = None) -> ChunkPeak:
@@ -180,7 +207,7 @@ def _heights(units: Sequence[Unit], replaced: int, queue: int | None) -> Heights
         if high > backward:
             backward, backward_unit = high, index
         gone -= 0 if replaced else unit.left_behind
-        shared = unit.left_gradient
+        shared = 0 if replaced else unit.left_gradient
         gradients = waiting(gradients + unit.weight_grads, queue)
     return Heights(
         forward=forward,
@@ -204,6 +231,21 @@ def alive_in_backward(units: Sequence[Unit], at: int, queue: int | None = None) 
         (("weight gradients", gradients),),
         *(unit.alive_saved for unit in units[:at]),
     )
+
+
+def held_in_backward(units: Sequence[Unit], at: int) -> int:
+    """Return what modules hold while one unit runs backward and no other micro-batch is in flight.
+
+    The gradient of the next unit's input is not among it: it counts as that of this one's output.
+    """
+    after = units[at + 1 :]
+    shared = after[0].left_gradient if after else 0
+    return sum(unit.left_behind for unit in after) - shared
+
+
+def held_in_forward(units: Sequence[Unit], at: int) -> int:
+    """Return what modules hold while one unit runs forward and no other micro-batch is in flight."""
+    return sum(unit.left_behind for unit in units[at + 1 :])
 
 
 def alive_in_forward(units: Sequence[Unit], at: int) -> Owners:
