@@ -271,7 +271,8 @@ def test_a_killed_launcher_is_resumed_and_its_run_is_ended(tmp_path: Path, scrip
     assert launcher.stderr is not None
     while "[mlp]-0" not in launcher.stderr.readline():
         assert launcher.poll() is None
-    while not (out / "running.json").exists():
+    log = out / "logs" / "mlp--0.0.log"  # a run says this once its place is written down
+    while not (log.exists() and "about to fail" in log.read_text()):
         assert launcher.poll() is None
     launcher.kill()
     launcher.wait()

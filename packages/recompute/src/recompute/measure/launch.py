@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.errors import WorldError
-from recompute.measure.ledger import writing
+from recompute.measure.ledger import write_whole, writing
 from recompute.measure.row import Outcome
 
 TRAINER: Final = "recompute.megatron.trainer"
@@ -180,7 +180,7 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     try:
         held = {"pid": process.pid, "started": _started(process.pid), "mark": started.mark}
         with writing(running):
-            running.write_text(json.dumps(held))
+            write_whole(running, json.dumps(held))
         started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:

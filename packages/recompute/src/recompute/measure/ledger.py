@@ -90,9 +90,7 @@ def write_manifest(
         Path(root, "rows").mkdir(parents=True, exist_ok=True)
         if job_yaml is not None:
             Path(root, JOB_FILE).write_text(job_yaml, encoding="utf-8")
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps(document, indent=2, sort_keys=False) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, json.dumps(document, indent=2, sort_keys=False) + "\n")
 
 
 def note_environment(root: str, environment: Mapping[str, Any]) -> None:
@@ -106,10 +104,8 @@ def note_environment(root: str, environment: Mapping[str, Any]) -> None:
     if document.get("environment"):
         return
     with writing(path):
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
         text = json.dumps({**document, "environment": dict(environment)}, indent=2)
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, text + "\n")
 
 
 class RowWriter:
@@ -240,6 +236,13 @@ def _cut_torn_line(file: int) -> None:
         keep = start
     if keep < end:
         os.ftruncate(file, keep)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a kill at any moment leaves it as it was, or whole."""
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from recompute.errors import WorldError
 from recompute.measure.launch import Ended, end_of, tail_of
-from recompute.measure.ledger import writing
+from recompute.measure.ledger import write_whole, writing
 from recompute.measure.row import Outcome
 
 RUNNING_JOB: Final = "running-job.json"
@@ -440,10 +440,8 @@ def _of(cluster: str) -> tuple[str, ...]:
 
 def _remember(root: str, document: Mapping[str, Any]) -> None:
     path = Path(root, RUNNING_JOB)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
     with writing(path):
-        draft.write_text(json.dumps(document) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, json.dumps(document) + "\n")
 
 
 def _memory(root: str) -> dict[str, Any] | None:
