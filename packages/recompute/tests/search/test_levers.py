@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from recompute.config.choice import NO_RECOMPUTE
+from recompute.config.revision import Revision
 from recompute.config.schema import JobConfig
+from recompute.rules.check import check
 from recompute.rules.edits import apply
 from recompute.search.lever_edits import Before
 from recompute.search.levers import LEVERS, Lever
@@ -205,6 +207,35 @@ def test_masters_that_core_keeps_for_an_unused_recipe_are_given_back() -> None:
     assert "engine-masters" not in results(quantized)
     sharded = small_job(**AWARE, **{"ddp.use_megatron_fsdp": True})
     assert "engine-masters" not in results(sharded)
+
+
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [
+        ({}, True),
+        ({"optimizer.use_precision_aware_optimizer": False}, False),
+        ({"optimizer.fp8_recipe": "delayed"}, False),
+        ({"optimizer.fp8_recipe": None}, False),
+        ({"model.fp8": "hybrid", "model.fp8_recipe": "tensorwise"}, False),
+        ({"model.fp4": "e2m1"}, False),
+        ({"ddp.use_megatron_fsdp": True}, False),
+        ({"optimizer.main_params_dtype": "fp16"}, False),
+        ({"optimizer.optimizer_cpu_offload": True}, False),
+    ],
+)
+def test_the_lever_applies_just_where_the_rule_on_masters_reports(
+    changes: dict[str, object], *, offered: bool
+) -> None:
+    job = small_job(**{**AWARE, **changes})
+    (lever,) = (one for one in LEVERS if one.name == "engine-masters")
+    said = {finding.rule for finding in check(job, Revision("0.19"), fixes=False)}
+    assert (edit(lever, job) is not None, "masters-kept-twice" in said) == (offered, offered)
+
+
+def test_a_job_without_ddp_or_optimizer_keeps_no_masters_twice() -> None:
+    job = small_job(**AWARE)
+    assert replace(job, ddp=None).masters_kept_twice
+    assert not replace(job, optimizer=None).masters_kept_twice
 
 
 def test_what_mixed_precision_overwrites_is_changed_there() -> None:

@@ -397,6 +397,23 @@ class JobConfig:
     assumptions: tuple[Assumption, ...] = ()
 
     @property
+    def has_unused_optimizer_recipe(self) -> bool:
+        """Whether ``optimizer.fp8_recipe`` is one that the optimizer minds and no layer uses."""
+        quantized = self.model.fp8 or self.model.fp4
+        given = None if self.optimizer is None else self.optimizer.fp8_recipe
+        return not quantized and given not in (None, "delayed")
+
+    @property
+    def masters_kept_twice(self) -> bool:
+        """Whether Megatron Core keeps whole FP32 masters for a recipe that no layer uses.
+
+        Megatron FSDP keeps masters of its own. See :attr:`OptimizerConfig.core_keeps_masters`.
+        """
+        own = self.ddp is not None and self.ddp.use_megatron_fsdp
+        keeps = self.optimizer is not None and self.optimizer.core_keeps_masters
+        return keeps and self.has_unused_optimizer_recipe and not own
+
+    @property
     def micro_batch_size(self) -> int:
         """Sequences per micro-batch; loading has made sure that it is there."""
         assert self.train.micro_batch_size is not None

@@ -309,13 +309,7 @@ RULES: Final[tuple[Rule, ...]] = (
         raised="never",
         title="precision-aware optimizer, no FP8, and an FP8 recipe all the same: whole FP32 masters",
         revisions=since("0.13"),
-        when=lambda c: (
-            c.job.optimizer is not None
-            and c.job.optimizer.core_keeps_masters
-            and not (c.job.ddp is not None and c.job.ddp.use_megatron_fsdp)
-            and not c.model.fp8
-            and not c.model.fp4
-        ),
+        when=lambda c: c.job.masters_kept_twice,
         message="optimizer.fp8_recipe={c.job.optimizer.fp8_recipe} in a job without FP8: Megatron Core "
         "keeps whole FP32 masters and copies the gradients to FP32 in every step, where the "
         "precision-aware optimizer would keep 16 bits of each (Bridge copies mixed_precision.fp8_recipe, "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from recompute.config.pipeline import chunk_count, layers_per_chunk
 from recompute.config.versions import refuses_engine_loss
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 """Read by every PyTorch; the shorter ``PYTORCH_ALLOC_CONF`` from 2.9 on only."""
+_NO_RECIPE: Final[Mapping[str, str]] = {"optimizer.fp8_recipe": "delayed"}
+"""What makes the optimizer's recipe one that it does not mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +106,16 @@ def precision_aware(before: Before) -> Edit | None:
     optimizer = job.optimizer
     if optimizer is None or optimizer.use_precision_aware_optimizer or not _sharded_adam(job):
         return None
-    return {"optimizer.use_precision_aware_optimizer": True, **_unused_recipe(job)}
+    recipe = _NO_RECIPE if job.has_unused_optimizer_recipe else {}
+    return {"optimizer.use_precision_aware_optimizer": True, **recipe}
 
 
 def engine_masters(before: Before) -> Edit | None:
     """Take away the FP8 recipe that no layer uses but the precision-aware optimizer minds.
 
-    Megatron FSDP keeps masters of its own. Source:
-    :attr:`recompute.config.schema.OptimizerConfig.core_keeps_masters`.
+    Applies where rule ``masters-kept-twice`` does.
     """
-    optimizer, ddp = before.job.optimizer, before.job.ddp
-    own = ddp is not None and ddp.use_megatron_fsdp
-    if own or optimizer is None or not optimizer.core_keeps_masters:
-        return None
-    return _unused_recipe(before.job) or None
-
-
-def _unused_recipe(job: JobConfig) -> dict[str, str]:
-    """Return what makes the recipe ``delayed`` in a job without FP8 and FP4."""
-    quantized = job.model.fp8 or job.model.fp4
-    given = None if job.optimizer is None else job.optimizer.fp8_recipe
-    return {} if quantized or given in {None, "delayed"} else {"optimizer.fp8_recipe": "delayed"}
+    return _NO_RECIPE if before.job.masters_kept_twice else None
 
 
 def bf16_moments(before: Before) -> Edit | None:
