@@ -13,37 +13,41 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recompute.config.schema import ModelConfig
-from recompute.model.ops import mla
 from recompute.model.ops.attention import core_attention_region
-from recompute.model.ops.linear import column_linear, norm, row_linear
+from recompute.model.ops.latents import (
+    NORMED,
+    concatenation,
+    copy_of,
+    framed,
+    gather,
+    input_norm_region,
+    latent_norm,
+    query_linear,
+    rotation,
+    up_region,
+    views_of,
+)
+from recompute.model.ops.linear import column_linear
 from recompute.model.ops.sparse import sparse_core
 from recompute.model.shape import Shape
-from recompute.model.tape import Mechanism, Op, OpClass, Region, Tensor
-
-NORMED = mla.NORMED
+from recompute.model.tape import Op, OpClass, Region, Tensor
 
 
 def absorbed_attention(
     model: ModelConfig, shape: Shape, source: str, target: str
 ) -> tuple[Op, ...]:
-    """Operations from the residual stream [S, H] to the projection's output [S, H]."""
-    plain = replace(model, qk_layernorm=False, mla_down_proj_fusion=False)
+    """Operations from the residual stream [S, H] to the projection's output [S, H].
+
+    The down projections know no norms, no fusion and no bias; the module refuses the last.
+    """
     query, key = _latents(model)
-    return (
-        norm("input_layernorm", source, NORMED, model=model, shape=shape),
-        *mla.down_projections(plain, shape),
+    inner = (
         *_norms(model, shape),
         *_up(model, shape, query, key),
         *sparse_core(model, shape, NORMED, query),
-        row_linear(
-            "self_attention.linear_proj",
-            "core_attn_out",
-            target,
-            shape=shape,
-            width=shape.heads * model.v_head_dim,
-            bias=False,
-        ),
     )
+    plain = replace(model, qk_layernorm=False, mla_down_proj_fusion=False, add_bias_linear=False)
+    return framed(plain, shape, inner, source=source, target=target)
 
 
 def absorbed_regions(model: ModelConfig) -> tuple[Region, ...]:
@@ -52,24 +56,10 @@ def absorbed_regions(model: ModelConfig) -> tuple[Region, ...]:
     ``mla_up_proj`` frees query and key once core attention has run, and restores them before its
     backward.
     """
-    first = "linear_q_proj" if model.q_lora_rank is None else "linear_q_up_proj"
     return (
         core_attention_region(),
-        Region(
-            label="mla_up_proj",
-            mechanism=Mechanism.DISCARD,
-            first=f"self_attention.{first}",
-            last="self_attention.key_cat",
-            hook="self_attention.core_attention",
-        ),
-        Region(
-            label="layernorm",
-            mechanism=Mechanism.DISCARD,
-            first="input_layernorm",
-            last="input_layernorm",
-            hook="self_attention.linear_proj",
-            originals=("self_attention.linear_q_down_proj", "self_attention.linear_kv_down_proj"),
-        ),
+        up_region(query_linear(model), "key_cat"),
+        input_norm_region(),
     )
 
 
@@ -86,36 +76,30 @@ def _norms(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         return ()
     ops: list[Op] = []
     if model.q_lora_rank is not None:
-        ops.append(_norm(model, shape, "q", "q_compressed", model.q_lora_rank))
+        ops.append(latent_norm(model, shape, "q", "q_compressed", model.q_lora_rank))
     source = "kv_compressed"
     if not shape.local:
         size = shape.stream_tokens * model.kv_lora_rank * shape.act
         name = "self_attention.kv_layernorm.input"
-        ops.append(mla.copy_of(name, source, f"{source}.contiguous", size))
+        ops.append(copy_of(name, source, f"{source}.contiguous", size))
         source = f"{source}.contiguous"
-    ops.append(_norm(model, shape, "kv", source, model.kv_lora_rank))
+    ops.append(latent_norm(model, shape, "kv", source, model.kv_lora_rank))
     return tuple(ops)
-
-
-def _norm(model: ModelConfig, shape: Shape, side: str, source: str, width: int) -> Op:
-    name, target = f"self_attention.{side}_layernorm", f"{side}_compressed.normed"
-    return norm(name, source, target, model=model, shape=shape, width=width)
 
 
 def _up(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...]:
     """Query [T, n, L + r] and key [T, L + r], RoPE on their last channels."""
     heads, position = shape.heads, model.qk_pos_emb_head_dim
     unit = shape.tokens * shape.act
-    name = "linear_q_proj" if model.q_lora_rank is None else "linear_q_up_proj"
     gathered: tuple[Op, ...] = ()
     if shape.sequence_parallel and shape.tp > 1:
         size = unit * model.kv_lora_rank
-        gathered = (mla.gather(f"self_attention.{key}", key, "kv_latent", size, shape),)
+        gathered = (gather(f"self_attention.{key}", key, "kv_latent", size, shape),)
         key = "kv_latent"
     return (
         *gathered,
         column_linear(
-            f"self_attention.{name}",
+            f"self_attention.{query_linear(model)}",
             query,
             "q",
             shape=shape,
@@ -123,7 +107,7 @@ def _up(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...
             bias=False,
             inputs=model.q_lora_rank or shape.hidden,
         ),
-        mla.views_of(
+        views_of(
             "split_query",
             "q",
             (
@@ -132,10 +116,10 @@ def _up(model: ModelConfig, shape: Shape, query: str, key: str) -> tuple[Op, ...
             ),
         ),
         _absorb(model, shape),
-        mla.rotation(model, shape, "query", "q_pos_emb", unit * heads * position),
-        mla.rotation(model, shape, "key", "k_pos_emb", unit * position),
-        mla.concatenation("query", "q_absorbed", unit * heads * (model.kv_lora_rank + position)),
-        mla.concatenation("key", key, unit * (model.kv_lora_rank + position)),
+        rotation(model, shape, "query", "q_pos_emb", unit * heads * position),
+        rotation(model, shape, "key", "k_pos_emb", unit * position),
+        concatenation("query", "q_absorbed", unit * heads * (model.kv_lora_rank + position)),
+        concatenation("key", key, unit * (model.kv_lora_rank + position)),
     )
 
 

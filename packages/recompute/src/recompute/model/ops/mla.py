@@ -1,16 +1,13 @@
 """Multi-latent attention: queries, keys and values expanded from low-rank latents.
 
 T tokens before sequence parallelism, S after it, n heads on this rank, d the ``qk_head_dim``, r the
-``qk_pos_emb_head_dim``, v the ``v_head_dim``, L the latent ranks.
+``qk_pos_emb_head_dim``, v the ``v_head_dim``. The frame around it is :mod:`recompute.model.ops.latents`.
 Source: NVIDIA/Megatron-LM core_v0.19.0 megatron/core/transformer/multi_latent_attention.py
-MLASelfAttention and FusedMLASelfAttention, layer specs in
-megatron/core/models/gpt/gpt_layer_specs.py, norm placement in
+MLASelfAttention and FusedMLASelfAttention, norm placement in
 megatron/core/transformer/mla_qk_norm_config.py.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from recompute.config.schema import ModelConfig
 from recompute.model.ops.attention import (
@@ -19,37 +16,33 @@ from recompute.model.ops.attention import (
     is_unfused,
     unfused_attention,
 )
-from recompute.model.ops.linear import (
-    column_linear,
-    duplicated_linear,
-    norm,
-    row_linear,
+from recompute.model.ops.latents import (
+    NORMED,
+    concatenation,
+    copy_of,
+    framed,
+    fuses_down,
+    input_norm_region,
+    is_engine,
+    query_linear,
+    rotation,
+    up_region,
+    views_of,
 )
+from recompute.model.ops.linear import column_linear, norm
 from recompute.model.shape import Shape
-from recompute.model.tape import Link, Mechanism, Op, OpClass, Region, Tensor
-
-NORMED = "input_layernorm.output"
-UP = "self_attention.linear_"
+from recompute.model.tape import Op, OpClass, Region, Tensor
 
 
 def mla_attention(model: ModelConfig, shape: Shape, source: str, target: str) -> tuple[Op, ...]:
     """Operations from the residual stream [S, H] to the projection's output [S, H]."""
-    return (
-        norm("input_layernorm", source, NORMED, model=model, shape=shape),
-        *down_projections(model, shape),
+    inner = (
         *_query(model, shape),
         *_key_value(model, shape),
         *_position(model, shape),
         *_core(model, shape),
-        row_linear(
-            "self_attention.linear_proj",
-            "core_attn_out",
-            target,
-            shape=shape,
-            width=shape.heads * model.v_head_dim,
-            bias=model.add_bias_linear,
-        ),
     )
+    return framed(model, shape, inner, source=source, target=target)
 
 
 def mla_regions(model: ModelConfig, shape: Shape) -> tuple[Region, ...]:
@@ -59,177 +52,17 @@ def mla_regions(model: ModelConfig, shape: Shape) -> tuple[Region, ...]:
     ``mla_down_proj_fusion`` the input norm is fused into the down projection and the ``layernorm``
     label finds none.
     """
-    first = "linear_q_proj" if model.q_lora_rank is None else "linear_q_up_proj"
-    up = Region(
-        label="mla_up_proj",
-        mechanism=Mechanism.DISCARD,
-        first=_first_of_up(model, shape, f"self_attention.{first}"),
-        last="self_attention.values",
-        hook="self_attention.core_attention",
-    )
-    if _fuses_down(model):
-        return (up,)
-    return (
-        up,
-        Region(
-            label="layernorm",
-            mechanism=Mechanism.DISCARD,
-            first="input_layernorm",
-            last="input_layernorm",
-            hook="self_attention.linear_proj",
-            originals=(f"{UP}q_down_proj", f"{UP}kv_down_proj"),
-        ),
-    )
+    up = up_region(_first_of_up(model, shape), "values")
+    return (up,) if fuses_down(model) else (up, input_norm_region())
 
 
-def _is_te(model: ModelConfig) -> bool:
-    return model.transformer_impl != "local"
-
-
-def _fuses_down(model: ModelConfig) -> bool:
-    return model.mla_down_proj_fusion and _is_te(model) and model.q_lora_rank is not None
-
-
-def _first_of_up(model: ModelConfig, shape: Shape, linear: str) -> str:
+def _first_of_up(model: ModelConfig, shape: Shape) -> str:
     """Name the first operation of the up projection: a copy of the latent or a fused norm before it."""
-    if _fuses_down(model):
+    linear = query_linear(model)
+    if fuses_down(model):
         return f"{linear}.input"
     source = NORMED if model.q_lora_rank is None else "q_compressed"
     return f"{linear}.layer_norm" if _norm_in_up(model, shape, source) else linear
-
-
-# --- latents
-
-
-def down_projections(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
-    """Down projections to the latents of query [S, Lq] and key-value [S, Lkv + r]."""
-    latent = model.kv_lora_rank + model.qk_pos_emb_head_dim
-    if _fuses_down(model):
-        return (*_fused_down(model, shape, latent), *_split_latent(shape, model, "kv_combined"))
-    ops: list[Op] = []
-    if model.q_lora_rank is not None:
-        ops += _down_linear(
-            model, shape, "linear_q_down_proj", "q_compressed", model.q_lora_rank, scatters=True
-        )
-    ops += _down_linear(model, shape, "linear_kv_down_proj", "kv_combined", latent, scatters=False)
-    ops += _split_latent(shape, model, ops[-1].writes[0].name)
-    if model.qk_layernorm and not _is_te(model):
-        ops += _local_norms(model, shape)
-    return tuple(ops)
-
-
-def _down_linear(
-    model: ModelConfig, shape: Shape, name: str, target: str, width: int, *, scatters: bool
-) -> tuple[Op, ...]:
-    """One down projection: whole on each rank with Transformer Engine, sharded and gathered without."""
-    path = f"self_attention.{name}"
-    if _is_te(model) or shape.tp == 1:
-        return (
-            duplicated_linear(path, NORMED, target, shape=shape, inputs=shape.hidden, width=width),
-        )
-    part = column_linear(
-        path,
-        NORMED,
-        f"{target}.shard",
-        shape=shape,
-        width=width // shape.tp,
-        bias=False,
-    )
-    gathered = f"{target}.gathered" if scatters and shape.sequence_parallel else target
-    whole = gather(path, f"{target}.shard", gathered, shape.tokens * width * shape.act, shape)
-    if gathered == target:
-        return part, whole
-    return (
-        part,
-        whole,
-        copy_of(f"{path}.scatter", gathered, target, shape.stream_tokens * width * shape.act),
-    )
-
-
-def _fused_down(model: ModelConfig, shape: Shape, latent: int) -> tuple[Op, ...]:
-    """One projection to both latents with the input norm fused in; the latents are views of it."""
-    query = model.q_lora_rank or 0
-    down = column_linear(
-        f"{UP}qkv_down_proj",
-        NORMED,
-        "qkv_latent",
-        shape=shape,
-        width=(query + latent) // shape.tp,
-        bias=False,
-    )
-    size_q, size_kv = (shape.tokens * w // shape.tp * shape.act for w in (query, latent))
-    split = Op(
-        name=f"{UP}qkv_down_proj.split",
-        kind=OpClass.ELEMENTWISE,
-        reads=("qkv_latent",),
-        writes=(
-            Tensor(name="q_latent", size=size_q, storage="qkv_latent"),
-            Tensor(name="kv_latent", size=size_kv, storage="qkv_latent"),
-        ),
-    )
-    if shape.tp == 1:
-        split = replace(
-            split,
-            writes=(
-                replace(split.writes[0], name="q_compressed"),
-                replace(split.writes[1], name="kv_combined"),
-            ),
-        )
-        return down, split
-    return down, split, *_gathered_latents(shape, query, latent)
-
-
-def _gathered_latents(shape: Shape, query: int, latent: int) -> tuple[Op, ...]:
-    unit = shape.tokens * shape.act
-    name = f"{UP}qkv_down_proj"
-    first = "q_gathered" if shape.sequence_parallel else "q_compressed"
-    ops = [gather(f"{name}.q", "q_latent", first, unit * query, shape)]
-    if shape.sequence_parallel:
-        size = shape.stream_tokens * query * shape.act
-        ops.append(copy_of(f"{name}.scatter", "q_gathered", "q_compressed", size))
-    ops.append(gather(f"{name}.kv", "kv_latent", "kv_combined", unit * latent, shape))
-    return tuple(ops)
-
-
-def _split_latent(shape: Shape, model: ModelConfig, combined: str) -> tuple[Op, ...]:
-    """Views of the combined latent; under sequence parallelism one of the two changes its shard."""
-    parallel = shape.sequence_parallel and shape.tp > 1
-    whole = parallel and (not _is_te(model) or _fuses_down(model))
-    tokens = shape.tokens if whole or not parallel else shape.stream_tokens
-    latent = tokens * model.kv_lora_rank * shape.act
-    position = tokens * model.qk_pos_emb_head_dim * shape.act
-    names = ("kv_compressed.whole", "k_pos_emb") if whole else ("kv_compressed", "k_pos_emb.shard")
-    if not parallel:
-        names = ("kv_compressed", "k_pos_emb")
-    split = Op(
-        name="self_attention.split_latent",
-        kind=OpClass.ELEMENTWISE,
-        reads=(combined,),
-        writes=(
-            Tensor(name=names[0], size=latent, storage=combined),
-            Tensor(name=names[1], size=position, storage=combined),
-        ),
-    )
-    if not parallel:
-        return (split,)
-    if whole:
-        size = shape.stream_tokens * model.kv_lora_rank * shape.act
-        return split, copy_of("self_attention.scatter_latent", names[0], "kv_compressed", size)
-    size = shape.tokens * model.qk_pos_emb_head_dim * shape.act
-    return split, gather("self_attention.k_pos_emb", names[1], "k_pos_emb", size, shape)
-
-
-def _local_norms(model: ModelConfig, shape: Shape) -> list[Op]:
-    """Norms of the latents as modules of their own."""
-    ops = []
-    widths = {"q": model.q_lora_rank, "kv": model.kv_lora_rank}
-    for side, width in widths.items():
-        if width is not None:
-            name, latent = f"self_attention.{side}_layernorm", f"{side}_compressed"
-            ops.append(
-                norm(name, latent, f"{latent}.normed", model=model, shape=shape, width=width)
-            )
-    return ops
 
 
 # --- expansion
@@ -257,8 +90,8 @@ def _up(
     """An up projection. Transformer Engine copies a latent that is a view and fuses its norm."""
     path, (source, target), (inputs, width) = f"self_attention.{name}", names, widths
     ops: list[Op] = []
-    is_view = source == "kv_compressed" or (source == "q_compressed" and _fuses_down(model))
-    if _is_te(model) and is_view:
+    is_view = source == "kv_compressed" or (source == "q_compressed" and fuses_down(model))
+    if is_engine(model) and is_view:
         size = shape.stream_tokens * inputs * shape.act
         ops.append(copy_of(f"{path}.input", source, f"{source}.contiguous", size))
         source = f"{source}.contiguous"
@@ -268,7 +101,7 @@ def _up(
             norm(f"{path}.layer_norm", source, normed, model=model, shape=shape, width=inputs)
         )
         source = normed
-    elif model.qk_layernorm and not _is_te(model) and source != NORMED:
+    elif model.qk_layernorm and not is_engine(model) and source != NORMED:
         source = f"{source}.normed"
     ops.append(
         column_linear(path, source, target, shape=shape, width=width, bias=False, inputs=inputs)
@@ -278,7 +111,7 @@ def _up(
 
 def _norm_in_up(model: ModelConfig, shape: Shape, source: str) -> bool:
     """Say whether an up projection fuses a norm: of its latent, or of the whole query's input."""
-    fused = model.qk_layernorm and _is_te(model)
+    fused = model.qk_layernorm and is_engine(model)
     return fused and (source != NORMED or shape.norms_whole_query)
 
 
@@ -336,71 +169,6 @@ def _plain_position(model: ModelConfig, shape: Shape) -> tuple[Op, ...]:
         concatenation("query", "q_no_pe", plain + rotated),
         concatenation("key", "k_no_pe", plain + rotated),
         copy_of("self_attention.values", "value_view", "value", value),
-    )
-
-
-def views_of(name: str, source: str, parts: tuple[tuple[str, int], ...]) -> Op:
-    """Split a tensor into views, each with its size in bytes."""
-    return Op(
-        name=f"self_attention.{name}",
-        kind=OpClass.ELEMENTWISE,
-        reads=(source,),
-        writes=tuple(Tensor(name=part, size=size, storage=source) for part, size in parts),
-    )
-
-
-def rotation(model: ModelConfig, shape: Shape, side: str, source: str, size: int) -> Op:
-    """Interleaved RoPE: copies even and odd channels apart, keeps its own cosines and sines [seq, r].
-
-    Source: NVIDIA/Megatron-LM core_v0.19.0
-    megatron/core/models/common/embeddings/rope_utils.py _apply_rotary_pos_emb_bshd.
-    """
-    table = shape.seq * model.qk_pos_emb_head_dim * shape.act
-    return Op(
-        name=f"self_attention.rope_{side}",
-        kind=OpClass.ELEMENTWISE,
-        reads=(source,),
-        writes=(Tensor(name=f"{side}_rotated", size=size),),
-        keeps=tuple(Tensor(name=f"rope.{side}.{part}", size=table) for part in ("cos", "sin")),
-        forward_workspace=3 * size,
-        backward_workspace=3 * size,
-        traffic=10 * size,
-    )
-
-
-def concatenation(side: str, plain: str, size: int) -> Op:
-    """Channels without and with position, one tensor; its gradient is handed on as two views."""
-    return Op(
-        name=f"self_attention.{side}_cat",
-        kind=OpClass.ELEMENTWISE,
-        reads=(plain, f"{side}_rotated"),
-        writes=(Tensor(name=side, size=size),),
-        passes_grad=True,
-        traffic=2 * size,
-    )
-
-
-def copy_of(name: str, source: str, target: str, size: int) -> Op:
-    """A copy of a view; its gradient is handed on."""
-    return Op(
-        name=name,
-        kind=OpClass.ELEMENTWISE,
-        reads=(source,),
-        writes=(Tensor(name=target, size=size),),
-        passes_grad=True,
-        traffic=2 * size,
-    )
-
-
-def gather(name: str, source: str, target: str, size: int, shape: Shape) -> Op:
-    """An all-gather over the tensor group; ``size`` is that of the whole."""
-    return Op(
-        name=f"{name}.gather",
-        kind=OpClass.COMM,
-        reads=(source,),
-        writes=(Tensor(name=target, size=size),),
-        comm=((Link.TENSOR, size * (shape.tp - 1) // shape.tp),),
-        traffic=2 * size,
     )
 
 
