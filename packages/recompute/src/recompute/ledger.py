@@ -1,16 +1,16 @@
-"""What every reader of a ledger holds to: where it is, how long it may be, which schema it has. An edge module.
+"""What every reader of a ledger holds to: its layout, limits and schema, and which rows stand. An edge module.
 
-The layout is docs/reference/ledger.md: ``manifest.json`` and ``rows/*.jsonl``, one row a line. What a row
-means is for those who ask: :mod:`recompute.measure` for measured runs, :mod:`recompute.diagnose` for failures.
+The layout is docs/reference/ledger.md: ``manifest.json`` and ``rows/*.jsonl``, one row a line. What else a
+row means is for those who ask: :mod:`recompute.measure` for measured runs, :mod:`recompute.diagnose` for failures.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from recompute.errors import InputError
 
@@ -33,6 +33,33 @@ class Line:
     data: bytes
     """As it stands in the file."""
     value: object
+
+
+class OfRun(Protocol):
+    """What a row says of the run that it is of."""
+
+    @property
+    def id(self) -> Hashable:
+        """Names the run."""
+
+    @property
+    def repeat(self) -> Hashable:
+        """Counts the repeats of a run."""
+
+    @property
+    def rank(self) -> Hashable:
+        """Who wrote the row."""
+
+    @property
+    def attempt(self) -> int:
+        """Counts the starts of one repeat."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the run had ended."""
+
+
+OfRunT = TypeVar("OfRunT", bound=OfRun)
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
@@ -71,17 +98,66 @@ def lines_of(folder: Path, notes: list[str]) -> Iterator[Line]:
         notes: Told of torn last lines, which a killed writer leaves and which are passed over.
 
     Raises:
-        InputError: ``bad-ledger``, file and line named: a line is too long or no JSON, or there are too many.
+        InputError: ``bad-ledger``, file and line named: a line is too long or no JSON, or there are too many;
+            ``cannot-read``.
     """
     paths = sorted(folder.glob("*.jsonl"))
     if len(paths) > MAX_FILES:
         raise bad_ledger(folder, 1, f"more than {MAX_FILES} files")
+    yield from _lines_of(paths, notes)
+
+
+def lines_of_file(path: Path) -> Iterator[Line]:
+    """Yield the lines of one file of rows, with no ledger around it; a torn last line is a bad one.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: As for :func:`lines_of`.
+    """
+    yield from _lines_of([path], None)
+
+
+def standing(rows: Iterable[tuple[Line, OfRunT]]) -> tuple[tuple[Line, OfRunT], ...]:
+    """Return the row that stands for each run and rank: the last attempt, final before unfinished, the later.
+
+    Args:
+        rows: Rows in the order of the ledger, each with its line.
+
+    Raises:
+        InputError: ``ledger-conflict``: two files hold different final rows of the same run and rank.
+    """
+    held: dict[tuple[Hashable, ...], tuple[Line, OfRunT]] = {}
+    for line, row in rows:
+        key = (row.id, row.repeat, row.rank)
+        if key in held:
+            other_line, other = held[key]
+            order, other_order = (row.attempt, row.final), (other.attempt, other.final)
+            if order == other_order and row.final and line.path != other_line.path and row != other:
+                _refuse_conflict(line, other_line, row)
+            if order < other_order:
+                continue
+        held[key] = (line, row)
+    return tuple(held.values())
+
+
+def _refuse_conflict(here: Line, there: Line, row: OfRun) -> NoReturn:
+    raise InputError(
+        "ledger-conflict",
+        f"{here.path}:{here.number} and {there.path}:{there.number} both end run {row.id!r} on rank {row.rank}, differently",
+        hint="rename the runs of one of the two before merging",
+        data={"files": [str(here.path), str(there.path)], "id": row.id, "rank": row.rank},
+    )
+
+
+def _lines_of(paths: Iterable[Path], notes: list[str] | None) -> Iterator[Line]:
     count = 0
     for path in paths:
         for number, line in _raw_lines(path):
             if not line.strip():
                 continue
-            if not line.endswith(b"\n") and _is_torn(line):
+            if notes is not None and not line.endswith(b"\n") and _is_torn(line):
                 notes.append(f"{path}:{number}: torn last line passed over")
                 continue
             count += 1
@@ -98,7 +174,12 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     raise bad_ledger(path, number, f"longer than {MAX_LINE} bytes")
                 yield number, line
     except OSError as error:
-        raise bad_ledger(path, 1, error.strerror or str(error)) from error
+        raise InputError(
+            "cannot-read",
+            f"cannot read {path}: {error.strerror or error}",
+            hint="name a file or folder that you may read",
+            data={"path": str(path)},
+        ) from error
 
 
 def _is_torn(line: bytes) -> bool:

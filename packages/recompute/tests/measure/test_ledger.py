@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recompute.config.choice import LayerSpan, RecomputeChoice, full, selective
+from recompute.diagnose.run import diagnose
 from recompute.errors import InputError, WorldError
+from recompute.ledger import MAX_LINE
 from recompute.measure.candidate import choice_of_document, choice_of_text, text_of
-from recompute.measure.ledger import RowWriter, read_ledger, standing, write_manifest
+from recompute.measure.ledger import RowWriter, read_ledger, read_rows, write_manifest
 from recompute.measure.row import Outcome, PhaseBytes, Row, row_of
 
 from .rows import ledger, lines, row
@@ -171,14 +173,51 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
     assert "No space left" in error.value.message
 
 
-def test_the_last_attempt_and_the_final_row_stand() -> None:
+def test_the_last_attempt_and_the_final_row_stand(tmp_path: Path) -> None:
     first = row("[]", outcome=Outcome.CRASH, final=False)
     done = row("[]", final=True)
     again = row("[]", outcome=Outcome.OOM, attempt=1, final=False)
-    assert standing([first, done]) == (done,)
-    assert standing([done, first]) == (done,)
-    assert standing([done, again]) == (again,)
-    assert standing([first, replace(first, rank=1)]) == (first, replace(first, rank=1))
+    other = replace(first, rank=1)
+    for number, (rows, stand) in enumerate(
+        (
+            ([first, done], (done,)),
+            ([done, first], (done,)),
+            ([done, again], (again,)),
+            ([again, done], (again,)),
+            ([first, other], (first, other)),
+        )
+    ):
+        root = ledger(tmp_path / str(number), rows)
+        assert read_ledger(root).rows == stand
+        assert read_rows(str(Path(root, "rows", "rank-00000.jsonl"))) == stand
+
+
+def test_a_file_of_rows_alone_is_read_by_the_same_rules(tmp_path: Path) -> None:
+    root = ledger(tmp_path / "l", [row("[]"), row("[mlp]")])
+    path = Path(root, "rows", "rank-00000.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(b"\n" + whole + b" \n")
+    assert read_rows(str(path)) == read_ledger(root).rows
+    path.write_bytes(whole[:-2])
+    with pytest.raises(InputError) as error:
+        read_rows(str(path))
+    assert (error.value.code, error.value.data["line"]) == ("bad-ledger", 2)
+    path.write_bytes(b" " * (MAX_LINE + 1))
+    with pytest.raises(InputError) as error:
+        read_rows(str(path))
+    assert error.value.code == "bad-ledger"
+    with pytest.raises(InputError) as error:
+        read_rows(str(tmp_path))
+    assert (error.value.code, error.value.data) == ("cannot-read", {"path": str(tmp_path)})
+
+
+def test_a_file_of_rows_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    root = ledger(tmp_path / "l", [row("[]")])
+    Path(root, "rows", "a.jsonl").mkdir()
+    for read in (read_ledger, lambda root: diagnose((root,))):
+        with pytest.raises(InputError) as error:
+            read(root)
+        assert (error.value.code, "a.jsonl" in error.value.message) == ("cannot-read", True)
 
 
 def test_ledgers_merge_by_copying_files(tmp_path: Path) -> None:

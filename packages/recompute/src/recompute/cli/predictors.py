@@ -84,7 +84,7 @@ def measured_runs(path: str, job: JobConfig) -> tuple[Measured, ...]:
 
         return _of_rows(read_ledger(path).rows)
     if path.endswith(".jsonl"):
-        from recompute.measure.rows_file import read_rows
+        from recompute.measure.ledger import read_rows
 
         return _of_rows(read_rows(path))
     return _of_log(path, job)

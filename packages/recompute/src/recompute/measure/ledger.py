@@ -13,10 +13,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from recompute.errors import InputError, WorldError
-from recompute.ledger import SCHEMA, bad_ledger, lines_of, manifest_of
+from recompute.ledger import (
+    SCHEMA,
+    Line,
+    bad_ledger,
+    lines_of,
+    lines_of_file,
+    manifest_of,
+    standing,
+)
 from recompute.measure.row import BadRowError, Row, row_of
 
 JOB_FILE: Final = "job.yaml"
@@ -39,12 +47,12 @@ def read_ledger(root: str) -> Ledger:
     """Read a ledger.
 
     Raises:
-        InputError: ``not-a-ledger``, ``bad-ledger`` (file and line named), ``ledger-conflict``: two
-            files hold different final rows of the same run and rank.
+        InputError: ``not-a-ledger``, ``bad-ledger`` (file and line named), ``cannot-read``,
+            ``ledger-conflict``: two files hold different final rows of the same run and rank.
     """
     manifest = manifest_of(Path(root))
     notes: list[str] = []
-    rows = _standing(_rows(Path(root, "rows"), notes))
+    rows = _standing(lines_of(Path(root, "rows"), notes))
     environment = manifest.get("environment")
     job = Path(root, JOB_FILE)
     return Ledger(
@@ -55,6 +63,15 @@ def read_ledger(root: str) -> Ledger:
         notes=tuple(notes),
         environment=environment if isinstance(environment, dict) else {},
     )
+
+
+def read_rows(path: str) -> tuple[Row, ...]:
+    """Read one of the ``rows/*.jsonl`` of a ledger, or a file like it, without the ledger around it.
+
+    Raises:
+        InputError: ``cannot-read``, ``bad-ledger`` (the line is named).
+    """
+    return _standing(lines_of_file(Path(path)))
 
 
 def write_manifest(
@@ -164,42 +181,15 @@ class RowWriter:
                 self._file = None
 
 
-def standing(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the row that stands for each run and rank: the last attempt, final before unfinished."""
-    return _standing(("", 0, row) for row in rows)
+def _standing(lines: Iterable[Line]) -> tuple[Row, ...]:
+    return tuple(row for _, row in standing((line, _row(line)) for line in lines))
 
 
-def _standing(rows: Iterable[tuple[str, int, Row]]) -> tuple[Row, ...]:
-    held: dict[tuple[str, int, int], tuple[str, int, Row]] = {}
-    for path, number, row in rows:
-        key = (row.id, row.repeat, row.rank)
-        if key not in held:
-            held[key] = (path, number, row)
-            continue
-        other_path, other_number, other = held[key]
-        order, other_order = (row.attempt, row.final), (other.attempt, other.final)
-        if order == other_order and row.final and path != other_path and row != other:
-            _refuse_conflict((path, number), (other_path, other_number), row)
-        if order >= other_order:
-            held[key] = (path, number, row)
-    return tuple(row for _, _, row in held.values())
-
-
-def _refuse_conflict(here: tuple[str, int], there: tuple[str, int], row: Row) -> NoReturn:
-    raise InputError(
-        "ledger-conflict",
-        f"{here[0]}:{here[1]} and {there[0]}:{there[1]} both end run {row.id!r} on rank {row.rank}, differently",
-        hint="rename the runs of one of the two before merging",
-        data={"files": [here[0], there[0]], "id": row.id, "rank": row.rank},
-    )
-
-
-def _rows(folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Row]]:
-    for line in lines_of(folder, notes):
-        try:
-            yield str(line.path), line.number, row_of(line.value)
-        except BadRowError as error:
-            raise bad_ledger(line.path, line.number, str(error)) from error
+def _row(line: Line) -> Row:
+    try:
+        return row_of(line.value)
+    except BadRowError as error:
+        raise bad_ledger(line.path, line.number, str(error)) from error
 
 
 def _job_is_intact(job: Path, manifest: Mapping[str, Any]) -> bool:
