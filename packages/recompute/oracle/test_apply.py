@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import itertools
 import subprocess
@@ -226,6 +228,97 @@ def test_applying_twice_is_applying_once_and_handles_nest() -> None:
     first.undo()
     assert read_back(model)["per_layer"] == []
     assert all("forward" not in vars(layer) for layer in model.decoder.layers)
+
+
+def test_a_handle_that_is_not_the_last_changes_nothing() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    first = apply(model, "[mlp]")
+    second = apply(model, "[core_attn,mlp]")
+    with pytest.raises(InputError, match="another plan was put on after") as caught:
+        first.undo()
+    assert caught.value.data["rule"] == "apply-undo-order"
+    assert read_back(model)["per_layer"] == [{"layers": [0, 3], "modules": ["core_attn", "mlp"]}]
+    second.undo()
+    first.undo()
+    assert read_back(model)["per_layer"] == []
+    assert not any(key.startswith("_recompute") for key in vars(model.decoder.layers[0]))
+
+
+def test_a_forward_that_somebody_else_replaced_is_not_thrown_away() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    layer = model.decoder.layers[0]
+    applied = apply(model, "full/uniform/1")
+    ours = layer.forward
+    layer.forward = theirs = functools.partial(ours)
+    with pytest.raises(InputError, match="forward of TransformerLayer was changed since"):
+        applied.undo()
+    assert layer.forward is theirs
+    layer.forward = ours
+    applied.undo()
+    assert "forward" not in vars(layer)
+
+
+FROZEN: Final = {
+    "embedding": lambda name: not name.startswith("embedding."),
+    "all but the MLP of the first layer": lambda name: "layers.0.mlp." in name,
+    "the two lower layers": lambda name: "layers.2" in name or "layers.3" in name,
+}
+"""What trains, as under adapters: nothing below carries a gradient into the first layer."""
+
+
+@pytest.mark.parametrize(
+    "plan",
+    ["full/uniform/1", "[core_attn,layernorm,mlp]", "per-layer/0-3=norm_act+mlp_act+core_attn"],
+)
+@pytest.mark.parametrize("trains", FROZEN.values(), ids=FROZEN.keys())
+def test_what_trains_above_a_frozen_embedding_gets_its_gradients(plan: str, trains: Any) -> None:
+    """A checkpoint that is handed no tensor with a gradient gives none to what is inside it."""
+    model = cpu_model.build(cpu_model.DENSE)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trains(name))
+    before = cpu_model.gradients(model)
+    with apply(model, plan):
+        assert_equal(before, cpu_model.gradients(model))
+    assert not model.decoder.layers[0]._forward_pre_hooks
+
+
+def test_a_copy_of_a_model_replays_its_own_layers() -> None:
+    model = cpu_model.build(cpu_model.DENSE)
+    plan = "per-layer/0-0=full/1-1=norm_act+mlp_act/2-2=layernorm/3-3=mlp"
+    apply(model, plan)
+    held = itertools.chain(*(vars(module).values() for module in model.modules()))
+    shared = {id(one): one for one in held if type(one).__name__.startswith("ProcessGroup")}
+    twin = copy.deepcopy(model, shared)  # groups of processes cannot be copied
+    before = cpu_model.gradients(twin)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    model.zero_grad(set_to_none=True)
+    assert_equal(before, cpu_model.gradients(twin))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert read_back(twin)["per_layer"] == read_back(model)["per_layer"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "code"),
+    [
+        ({"schema": "recompute.plan/1", "status": "infeasible", "choice": None}, "cannot-apply"),
+        ({}, "bad-candidate"),
+        (None, "bad-candidate"),
+        (7, "bad-candidate"),
+        (b"[mlp]", "bad-candidate"),
+        ({"recompute_modules": "mlp"}, "bad-candidate"),
+        ([{"layers": [0, 1], "modules": "mlp"}], "bad-candidate"),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan: Any, code: str) -> None:
+    model = cpu_model.build(
+        cpu_model.DENSE, recompute_granularity="selective", recompute_modules=["mlp"]
+    )
+    with pytest.raises(InputError) as caught:
+        apply(model, plan)
+    assert caught.value.code == code
+    assert read_back(model)["per_layer"] == [{"layers": [0, 3], "modules": ["mlp"]}]
 
 
 def test_a_plan_takes_off_what_the_model_was_built_with() -> None:

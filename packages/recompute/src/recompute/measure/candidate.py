@@ -32,7 +32,7 @@ def choice_of_text(text: str) -> RecomputeChoice:
     """
     text = text.strip()
     if len(text) > MAX_TEXT:
-        raise _bad(text)
+        raise bad_candidate(text)
     if match := _FULL.fullmatch(text):
         return full(match[1], int(match[2]))
     if text.startswith(f"{PER_LAYER}/"):
@@ -46,7 +46,7 @@ def choice_of_text(text: str) -> RecomputeChoice:
     if labels == [""] and text == "[]":
         return selective()
     if "full" in labels or not all(_LABEL.fullmatch(label) for label in labels):
-        raise _bad(text)
+        raise bad_candidate(text)
     return selective(*labels)
 
 
@@ -70,39 +70,49 @@ def choice_of_document(
             return choice_of_text(
                 f"full/{document['recompute_method']}/{int(document['recompute_num_layers'])}"
             )
-        return choice_of_text("[" + ",".join(document.get("recompute_modules") or ()) + "]")
+        return choice_of_text(
+            "[" + ",".join(_labels(document.get("recompute_modules") or ())) + "]"
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _bad(str(document)) from error
+        raise bad_candidate(str(document)) from error
 
 
 def _span(part: str, text: str) -> LayerSpan:
     match = _SPAN.fullmatch(part)
     if match is None or int(match[1]) > int(match[2]):
-        raise _bad(text)
+        raise bad_candidate(text)
     return _checked(int(match[1]), int(match[2]), match[3].split("+"), text)
 
 
 def _document_span(item: Mapping[str, Any], num_layers: int | None) -> LayerSpan:
     first, last = (_layer(value, num_layers) for value in item["layers"])
-    return _checked(first, last, [str(module) for module in item["modules"]], str(item))
+    return _checked(first, last, _labels(item["modules"]), str(item))
+
+
+def _labels(value: object) -> list[str]:
+    """Return a list of labels; a text alone is none, its letters least of all."""
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise bad_candidate(str(value))
+    return list(value)
 
 
 def _layer(value: object, num_layers: int | None) -> int:
     if isinstance(value, str) and value.startswith("mtp.") and num_layers is not None:
         return num_layers + int(value.removeprefix("mtp."))
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _bad(f"layer {value!r}")
+        raise bad_candidate(f"layer {value!r}")
     return value
 
 
 def _checked(first: int, last: int, modules: list[str], text: str) -> LayerSpan:
     known = all(_LABEL.fullmatch(module) for module in modules)
     if not modules or not known or not 0 <= first <= last:
-        raise _bad(text)
+        raise bad_candidate(text)
     return LayerSpan(first=first, last=last, modules=tuple(modules))
 
 
-def _bad(text: str) -> InputError:
+def bad_candidate(text: str) -> InputError:
+    """Return the error that says what a choice looks like."""
     return InputError(
         "bad-candidate",
         f"not a recompute choice: {text[:120]!r}",

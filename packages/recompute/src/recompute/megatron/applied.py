@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Self
 
 from recompute.config.choice import LayerSpan, RecomputeChoice
 from recompute.errors import InputError
-from recompute.measure.candidate import choice_of_document, choice_of_text
+from recompute.measure.candidate import bad_candidate, choice_of_document, choice_of_text
 from recompute.megatron.boundaries import (
     BOUNDARIES,
     BY_LABEL,
@@ -33,13 +34,49 @@ from recompute.megatron.boundaries import (
     norms_in_linears,
     norms_with_linears,
 )
-from recompute.megatron.drawn import NormAndLinear, checkpointed_layer, discarded_activation
+from recompute.megatron.drawn import (
+    CheckpointedLayer,
+    DiscardedActivation,
+    DiscardingLinear,
+    KeptNorm,
+    NormAndLinear,
+    carry_gradient,
+)
 
 QUANTIZED: Final = frozenset(("layernorm", "moe_act"))
 """Labels whose outputs a quantized linear keeps in its own form, unless told to keep its input."""
 
 _ABSENT: Final = object()
+_INPUTS: Final = "_recompute_inputs"
+"""Attribute of a layer whose input we let carry a gradient: the handle of the hook."""
+_LAST: Final = "_recompute_last"
+"""Attribute of the first layer: names the plan that was put on last."""
+_FIELDS: Final = ("per_layer", "recompute_granularity", "recompute_modules")
 Plan = RecomputeChoice | Mapping[str, Any] | Sequence[Any] | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """One attribute of a module: what it was, and what was put there."""
+
+    module: Any
+    attribute: str
+    before: Any
+    put: Any
+
+    @property
+    def stands(self) -> bool:
+        """Whether what was put there still is."""
+        held = vars(self.module).get(self.attribute, _ABSENT)
+        return held is self.put
+
+    def undo(self) -> None:
+        if self.attribute == _INPUTS:
+            self.put.remove()
+        if self.before is _ABSENT:
+            delattr(self.module, self.attribute)
+        else:
+            setattr(self.module, self.attribute, self.before)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,16 +86,24 @@ class Applied:
     choice: RecomputeChoice
     layers: dict[int, tuple[str, ...]]
     """Layers of this rank -> boundaries that are now drawn in them."""
-    _before: list[tuple[Any, str, Any]] = field(default_factory=list)
+    _changes: list[_Change] = field(default_factory=list)
 
     def undo(self) -> None:
-        """Put every flag and forward back as it was before; a second time does nothing."""
-        while self._before:
-            module, attribute, value = self._before.pop()
-            if value is _ABSENT:
-                delattr(module, attribute)
-            else:
-                setattr(module, attribute, value)
+        """Put every flag and forward back as it was before; a second time does nothing.
+
+        Raises:
+            InputError: ``cannot-apply`` with the rule ``apply-undo-order``: another plan was put on after this
+                one, or somebody else has changed what it put in place; nothing was changed then.
+        """
+        if lost := next((c for c in reversed(self._changes) if not c.stands), None):
+            what = (
+                "another plan was put on after this one"
+                if lost.attribute == _LAST
+                else f"{lost.attribute} of {type(lost.module).__name__} was changed since"
+            )
+            raise _refusal("apply-undo-order", f"{what}: undo that first")
+        while self._changes:
+            self._changes.pop().undo()
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +113,14 @@ class Applied:
 
     def set(self, module: Any, attribute: str, value: Any) -> None:
         """Set an attribute of a module and remember what it was."""
-        held = vars(module).get(attribute, _ABSENT)
-        self._before.append((module, attribute, held))
+        before = vars(module).get(attribute, _ABSENT)
+        self._changes.append(_Change(module=module, attribute=attribute, before=before, put=value))
         setattr(module, attribute, value)
+
+    def close(self, first: Any) -> None:
+        """Name itself on the first layer as the plan that was put on last, where it changed anything."""
+        if self._changes:
+            self.set(first, _LAST, object())
 
 
 def apply(model: Any, plan: Plan) -> Applied:
@@ -104,6 +154,7 @@ def apply(model: Any, plan: Plan) -> Applied:
     try:
         for layer in layers:
             _set_layer(applied, layer, wanted[layer.number])
+        applied.close(layers[0].module)
     except BaseException:
         applied.undo()
         raise
@@ -116,9 +167,14 @@ def _choice_of(plan: Plan, num_layers: int) -> RecomputeChoice:
         return plan
     if isinstance(plan, str):
         return choice_of_text(plan)
-    if isinstance(plan, Mapping):
-        return choice_of_document(plan.get("choice", plan) or {}, num_layers)
-    return choice_of_document({"per_layer": list(plan)}, num_layers)
+    if isinstance(plan, list | tuple):
+        return choice_of_document({"per_layer": list(plan)}, num_layers)
+    found = plan.get("choice", plan) if isinstance(plan, Mapping) else plan
+    if found is None and plan is not None:
+        raise _refusal("apply-no-choice", "the plan chose nothing: no choice fits its budget")
+    if not isinstance(found, Mapping) or not any(name in found for name in _FIELDS):
+        raise bad_candidate(repr(plan))
+    return choice_of_document(found, num_layers)
 
 
 def _modules_by_layer(
@@ -286,13 +342,16 @@ def _set_layer(applied: Applied, layer: Layer, modules: Sequence[str]) -> None:
         for switch in boundary.switches(layer.module):
             if bool(getattr(switch.module, switch.attribute, False)) != (boundary.label in modules):
                 applied.set(switch.module, switch.attribute, boundary.label in modules)
-    _draw(applied, layer.module, WHOLE_LAYER, checkpointed_layer, drawn=WHOLE_LAYER in modules)
+    _draw(applied, layer.module, WHOLE_LAYER, CheckpointedLayer, drawn=WHOLE_LAYER in modules)
     if has_linears(layer.module):
-        _draw(applied, layer.module.mlp, MLP_ACT, discarded_activation, drawn=MLP_ACT in modules)
+        _draw(applied, layer.module.mlp, MLP_ACT, DiscardedActivation, drawn=MLP_ACT in modules)
     for norm, linear in norms_with_linears(layer.module):
-        pair, drawn = NormAndLinear(norm, linear), NORM_ACT in modules
-        _draw(applied, norm, NORM_ACT, pair.norm_forward, drawn=drawn)
-        _draw(applied, linear, NORM_ACT, pair.linear_forward, drawn=drawn)
+        pair, drawn = NormAndLinear(), NORM_ACT in modules
+        _draw(applied, norm, NORM_ACT, partial(KeptNorm, pair=pair), drawn=drawn)
+        _draw(applied, linear, NORM_ACT, partial(DiscardingLinear, pair=pair), drawn=drawn)
+    if modules and _INPUTS not in vars(layer.module):
+        hook = layer.module.register_forward_pre_hook(carry_gradient, with_kwargs=True)
+        applied.set(layer.module, _INPUTS, hook)
 
 
 def _draw(
