@@ -246,16 +246,104 @@ def test_a_candidate_without_the_controls_seeds_is_refused(tmp_path: Path) -> No
         compare(read_ledger(ledger(tmp_path / "l", rows)))
 
 
-def test_a_leak_and_an_inactive_label_are_said(tmp_path: Path) -> None:
-    seen = {"recompute_granularity": "selective", "per_layer": []}
-    found = only(
-        tmp_path,
-        *AA,
-        row("[mlp]", peak=8 * GIB, growth_bytes_per_step=1 << 20, recompute_seen=seen),
-    )
+def test_a_run_that_leaks_has_no_steady_peak(tmp_path: Path) -> None:
+    found = only(tmp_path, *AA, row("[mlp]", peak=8 * GIB, growth_bytes_per_step=1 << 20))
+    assert "grows by 1048576 bytes" in " ".join(found.measured.notes)
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+    assert "no steady" in found.reason
+
+
+def seen(*spans: tuple[int, int, str], **more: Any) -> dict[str, Any]:
+    """Return what a probe reads back from a model of four layers."""
+    found = [{"layers": [a, b], "modules": labels.split("+")} for a, b, labels in spans]
+    names = ("recompute_method", "recompute_num_layers")
+    values = {"recompute_granularity": "selective", **dict.fromkeys(names), **more}
+    return {**values, "per_layer": found, "layers_seen": 4}
+
+
+FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "read_back", "said"),
+    [
+        ("[mlp]", seen((0, 3, "mlp")), None),
+        ("[mlp]", seen((2, 2, "mlp")), None),
+        ("[mlp]", {"per_layer": "of another form"}, None),
+        ("[mlp]", {"per_layer": [{"layers": [0], "modules": ["moe"]}]}, None),
+        ("[mlp]", {"per_layer": [{"layers": [0, 1 << 40], "modules": ["moe"]}]}, None),
+        ("[mlp]", seen(), "not active on any layer"),
+        ("[mlp]", seen((0, 3, "core_attn")), "layer 0 of the built model recomputes core_attn"),
+        ("[mlp]", seen((0, 1, "mlp"), (2, 3, "mlp+moe")), "layer 2 of the built model"),
+        ("[mlp]", seen(**FULL), "recomputes full/uniform/1"),
+        ("full/uniform/1", seen(**FULL), None),
+        ("full/uniform/1", seen((0, 3, "full")), None),
+        ("full/uniform/1", seen((0, 2, "full")), "recomputes full"),
+        ("full/uniform/2", seen(**FULL), "recomputes full/uniform/1"),
+        ("full/uniform/1", seen((0, 3, "core_attn")), "recomputes core_attn"),
+        ("full/block/1", seen(), "recomputes nothing"),
+        ("per-layer/1-2=mlp+moe", seen((1, 1, "mlp"), (2, 2, "moe")), None),
+        ("per-layer/1-2=mlp", seen((0, 3, "mlp")), "layer 0 of the built model recomputes mlp"),
+        ("per-layer/1-2=mlp", seen(), "not active on any layer"),
+        ("per-layer/1-2=mlp", seen(**FULL), "recomputes full/uniform/1"),
+    ],
+)
+def test_a_model_that_recomputes_something_else_is_not_the_candidate(
+    tmp_path: Path, candidate: str, read_back: dict[str, Any], said: str | None
+) -> None:
+    found = only(tmp_path, *AA, row(candidate, peak=8 * GIB, recompute_seen=read_back))
+    if said is None:
+        assert found.verdict is MeasuredVerdict.PASS
+        assert not found.measured.notes
+        return
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+    assert "not the candidate" in found.reason
+    assert said in " ".join(found.measured.notes)
+
+
+def test_every_rank_is_asked_what_it_recomputes(tmp_path: Path) -> None:
+    control = [row("[]", world_size=2), row("[]", rank=1, world_size=2)]
+    first = row("[mlp]", peak=8 * GIB, world_size=2, recompute_seen=seen((0, 1, "mlp")))
+    second = row("[mlp]", peak=8 * GIB, world_size=2, rank=1, recompute_seen=seen())
+    assert only(tmp_path, *control, first, second).verdict is MeasuredVerdict.PASS
+    other = replace(second, recompute_seen=seen((2, 3, "core_attn")))
+    found = only(tmp_path / "other", *control, first, other)
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+
+
+def test_a_control_that_recomputes_is_no_control(tmp_path: Path) -> None:
+    """A script that ignores its overrides runs its own choice under every name."""
+    own = seen((0, 3, "core_attn"))
+    rows = [
+        row("[]", recompute_seen=own),
+        row("[mlp]", peak=8 * GIB, recompute_seen=seen((0, 3, "mlp"))),
+    ]
+    answer = compare(read_ledger(ledger(tmp_path / "l", rows)))
+    (found,) = answer.candidates
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+    assert "the control: what ran is not" in found.reason
+    assert answer.control is not None
+    assert "recomputes core_attn" in " ".join(answer.control.notes)
+
+
+@pytest.mark.parametrize(
+    "lacks", [{"optimizer_initialized": False}, {"step_seconds": (1.0, 1.0)}, {"final": False}]
+)
+def test_a_control_without_optimizer_states_or_steady_steps_is_compared_with_nothing(
+    tmp_path: Path, lacks: dict[str, Any]
+) -> None:
+    found = only(tmp_path, row("[]", **lacks), row("[mlp]", peak=8 * GIB))
+    assert found.verdict is MeasuredVerdict.INCOMPLETE
+    assert found.reason.startswith("the control: ")
+
+
+def test_labels_that_act_nowhere_and_graphs_are_said(tmp_path: Path) -> None:
+    read_back = seen((0, 3, "mlp"), cuda_graph_impl="local")
+    found = only(tmp_path, *AA, row("[layernorm,mlp]", peak=8 * GIB, recompute_seen=read_back))
+    assert found.verdict is MeasuredVerdict.PASS
     text = " ".join(found.measured.notes)
-    assert "grows by 1048576 bytes" in text
-    assert "not active on any layer" in text
+    assert "not active on any layer of the built model: layernorm" in text
+    assert "CUDA graphs (local)" in text
 
 
 @pytest.mark.parametrize(

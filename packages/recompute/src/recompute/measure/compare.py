@@ -97,8 +97,10 @@ def compare(
         _refuse_differences(found)
     noise = _noise(base)
     peaks, notes = _predictions(groups, job, predictor_of)
+    own = None if control is None else measured(control, None)
     held = _Base(
-        control=None if control is None else measured(control, None),
+        control=own,
+        control_lacks=None if own is None or control is None else lacking_of(own, control),
         group=base,
         figures=None if base is None else measured(base, None),
         noise=noise,
@@ -132,6 +134,8 @@ class _Base:
     noise: NoiseFloor
     predicted: Mapping[str, int]
     differences: Mapping[str, tuple[str, ...]]
+    control_lacks: str | None = None
+    """What a control that did not fail lacks to be compared with."""
 
     @property
     def passed(self) -> bool:
@@ -204,6 +208,8 @@ def _verdict(
     lacking = lacking_of(figures, group)
     if lacking is None and base.control is None:
         lacking = "no control to compare with"
+    if lacking is None and base.is_control and base.control_lacks is not None:
+        lacking = f"the control: {base.control_lacks}"
     if lacking is None and base.is_control and delta is None:
         lacking = "no peak was measured"
     if lacking is None and not base.is_control and base.control is not None:

@@ -12,6 +12,7 @@ from recompute.errors import InputError
 from recompute.measure.candidate import choice_of_text, text_of
 from recompute.measure.ledger import Ledger
 from recompute.measure.row import WHOLE_STEP, Outcome, Row
+from recompute.measure.seen import notes_on_seen, seen_otherwise
 from recompute.measure.types import Measured, RankPeakMeasured, RunGroup
 
 RECOMPUTE_FIELDS: Final = frozenset(
@@ -247,16 +248,10 @@ def _notes(group: RunGroup) -> Iterator[str]:
     share = kernel_share(group)
     if share is not None and share < GPU_BOUND:
         yield f"kernels ran for {share:.0%} of the step: the rest of its time is the host's"
-    inactive = [row for row in group.rows if _asked_but_unseen(group.choice, row)]
-    if inactive:
-        yield "asked for, but not active on any layer of the built model"
+    if other := seen_otherwise(group):
+        yield other
+    else:
+        yield from notes_on_seen(group)
     message = next((row.message for row in group.rows if row.message), None)
     if message:
         yield message[:300]
-
-
-def _asked_but_unseen(choice: RecomputeChoice | None, row: Row) -> bool:
-    if choice is None or choice == NO_RECOMPUTE or row.recompute_seen is None:
-        return False
-    seen = row.recompute_seen
-    return not seen.get("per_layer") and seen.get("recompute_granularity") != "full"

@@ -6,12 +6,13 @@ another one of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from recompute.measure.groups import measured
 from recompute.measure.row import Outcome
+from recompute.measure.seen import seen_otherwise
 from recompute.measure.types import Measured, RunGroup
 
 MIN_STEADY: Final = 3
@@ -37,12 +38,19 @@ def cheapest_of(groups: Sequence[RunGroup]) -> RunGroup | None:
 
 def lacking_of(figures: Measured, group: RunGroup) -> str | None:
     """Say what a run that did not fail lacks for a verdict."""
+    return next(_lacks(figures, group), None)
+
+
+def _lacks(figures: Measured, group: RunGroup) -> Iterator[str]:
     if not all(row.final for row in group.rows):
-        return "the run has not ended"
+        yield "the run has not ended"
     if not all(row.optimizer_initialized for row in group.rows):
-        return "optimizer states were not initialised"
+        yield "optimizer states were not initialised"
     if figures.steady_steps < MIN_STEADY:
-        return f"{figures.steady_steps} steady step(s), {MIN_STEADY} are needed"
+        yield f"{figures.steady_steps} steady step(s), {MIN_STEADY} are needed"
     if any(len(run) < row.world_size for run in group.runs for row in run):
-        return "rows of some ranks are missing"
-    return None
+        yield "rows of some ranks are missing"
+    if seen_otherwise(group) is not None:
+        yield "what ran is not the candidate that was asked for"
+    if any(row.growth_bytes_per_step and row.meter == "cuda" for row in group.rows):
+        yield "allocation grows with every step, so that its peak is no steady one"
