@@ -72,6 +72,68 @@ def test_a_run_is_a_row_with_every_phase(tmp_path: Path) -> None:
     assert row.meter == "host-rss"
 
 
+@pytest.mark.parametrize(
+    ("built", "plan", "candidate"),
+    [
+        ({}, None, "[]"),
+        ({"recompute_granularity": "selective", "recompute_modules": ["mlp"]}, None, "[mlp]"),
+        (
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": 2,
+            },
+            None,
+            "full/block/2",
+        ),
+        ({}, "full/uniform/1", "full/uniform/1"),
+        ({}, "per-layer/0-3=mlp_act", "per-layer/0-3=mlp_act"),
+        ({}, "per-layer/1-1=mlp", "per-layer/1-1=mlp"),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+            "[core_attn]",
+            "[core_attn]",
+        ),
+    ],
+)
+def test_a_run_without_a_name_is_named_by_its_config_or_by_the_plan_on_it(
+    tmp_path: Path, built: dict[str, Any], plan: str | None, candidate: str
+) -> None:
+    model = cpu_model.build(cpu_model.DENSE, **built)
+    if plan is not None:
+        apply(model, plan)
+    with MemoryProbe(str(tmp_path / "l")) as probe:
+        train(probe, model, 2)
+    assert only_row(tmp_path / "l").candidate == candidate
+
+
+def test_ranks_with_other_layers_name_a_run_alike(tmp_path: Path) -> None:
+    """Of layers of two kinds, or of a plan over all, a pipeline rank sees its own alone."""
+    model = cpu_model.build(
+        cpu_model.MOE, recompute_granularity="selective", recompute_modules=["mlp", "moe"]
+    )
+    for name, first, last in (("dense", 0, 0), ("experts", 1, 2)):
+        with MemoryProbe(str(tmp_path / name)) as probe:
+            probe.watch(model.decoder.layers[first : last + 1])
+        assert only_row(tmp_path / name).candidate == "[mlp,moe]"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(0, Outcome.PASS), (None, Outcome.PASS), (1, Outcome.CRASH)]
+)
+def test_a_loop_that_leaves_with_status_0_has_come_to_its_end(
+    tmp_path: Path, code: int | None, outcome: Outcome
+) -> None:
+    def loop() -> None:
+        with MemoryProbe(str(tmp_path / "l")) as probe:
+            train(probe, cpu_model.build(cpu_model.DENSE), 2)
+            sys.exit(code)
+
+    with pytest.raises(SystemExit):
+        loop()
+    assert only_row(tmp_path / "l").outcome is outcome
+
+
 def test_nothing_stays_on_model_and_optimizer(tmp_path: Path) -> None:
     model = cpu_model.build(cpu_model.DENSE)
     calls: list[int] = []

@@ -77,6 +77,30 @@ def choice_of_document(
         raise bad_candidate(str(document)) from error
 
 
+def choice_of_read_back(seen: Mapping[str, Any]) -> RecomputeChoice:
+    """Name what a built model recomputes by what all of its ranks know alike.
+
+    A rank sees its own layers alone, so what it sees there names the choice only where neither a plan that
+    was applied nor the config does.
+
+    Args:
+        seen: As :func:`recompute.megatron.read_back` returns it.
+
+    Raises:
+        InputError: ``bad-candidate``.
+    """
+    if seen.get("applied") is not None:
+        return choice_of_text(seen["applied"])
+    granularity = seen.get("recompute_granularity")
+    if granularity == "full":
+        return choice_of_text(f"full/{seen['recompute_method']}/{seen['recompute_num_layers']}")
+    built = (seen.get("recompute_modules") or ()) if granularity == "selective" else ()
+    active = {label for span in seen["per_layer"] for label in span["modules"]}
+    if active <= set(built):
+        return selective(*built)
+    return choice_of_document({"per_layer": seen["per_layer"]})
+
+
 def _span(part: str, text: str) -> LayerSpan:
     match = _SPAN.fullmatch(part)
     if match is None or int(match[1]) > int(match[2]):

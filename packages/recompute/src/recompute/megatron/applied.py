@@ -17,16 +17,18 @@ from typing import Any, Final, Self
 
 from recompute.config.choice import LayerSpan, RecomputeChoice
 from recompute.errors import InputError
-from recompute.measure.candidate import bad_candidate, choice_of_document, choice_of_text
+from recompute.measure.candidate import bad_candidate, choice_of_document, choice_of_text, text_of
 from recompute.megatron.boundaries import (
     BOUNDARIES,
     BY_LABEL,
+    LAST,
     MARK,
     MLP_ACT,
     NORM_ACT,
     OVERLAPPING,
     WHOLE_LAYER,
     Layer,
+    PutOn,
     has_linears,
     is_moe,
     layers_of,
@@ -49,8 +51,6 @@ QUANTIZED: Final = frozenset(("layernorm", "moe_act"))
 _ABSENT: Final = object()
 _INPUTS: Final = "_recompute_inputs"
 """Attribute of a layer whose input we let carry a gradient: the handle of the hook."""
-_LAST: Final = "_recompute_last"
-"""Attribute of the first layer: names the plan that was put on last."""
 _FIELDS: Final = ("per_layer", "recompute_granularity", "recompute_modules")
 Plan = RecomputeChoice | Mapping[str, Any] | Sequence[Any] | str
 
@@ -98,7 +98,7 @@ class Applied:
         if lost := next((c for c in reversed(self._changes) if not c.stands), None):
             what = (
                 "another plan was put on after this one"
-                if lost.attribute == _LAST
+                if lost.attribute == LAST
                 else f"{lost.attribute} of {type(lost.module).__name__} was changed since"
             )
             raise _refusal("apply-undo-order", f"{what}: undo that first")
@@ -120,7 +120,7 @@ class Applied:
     def close(self, first: Any) -> None:
         """Name itself on the first layer as the plan that was put on last, where it changed anything."""
         if self._changes:
-            self.set(first, _LAST, object())
+            self.set(first, LAST, PutOn(text_of(self.choice)))
 
 
 def apply(model: Any, plan: Plan) -> Applied:

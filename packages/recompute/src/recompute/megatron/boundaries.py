@@ -23,6 +23,19 @@ OVERLAPPING: Final = {MLP_ACT: ("mlp",), NORM_ACT: ("layernorm", "mlp")}
 """Boundary that we draw -> labels that draw around the same tensors."""
 MARK: Final = "_recompute_boundary"
 """Attribute of a forward that we put in place: the name of its boundary."""
+LAST: Final = "_recompute_last"
+"""Attribute of the first layer of a model that a plan was put on: a :class:`PutOn`."""
+
+
+class PutOn:
+    """Names the plan that was put on a model last; two of the same plan are two.
+
+    Args:
+        candidate: The choice as text.
+    """
+
+    def __init__(self, candidate: str) -> None:
+        self.candidate = candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,12 +228,14 @@ def read_back(model: Any) -> dict[str, Any]:
     """Return what a built model really recomputes (``recompute_seen`` of a ledger's row).
 
     Returns:
-        The four fields of its config, and per layer the boundaries that are active in it: what was
-        asked for and is in no span of ``per_layer`` was dropped or does nothing on this model.
+        The four fields of its config, the plan that :func:`recompute.megatron.apply` put on (``applied``, as
+        text), and per layer the boundaries that are active in it: what was asked for and is in no span of
+        ``per_layer`` was dropped or does nothing on this model.
     """
     layers = layers_of(model)
     config = next((layer.config for layer in layers if layer.config is not None), None)
     modules = getattr(config, "recompute_modules", None)
+    plan = next((held for one in layers if (held := vars(one.module).get(LAST))), None)
     spans: list[dict[str, Any]] = []
     for layer in sorted(layers, key=lambda item: item.number):
         active = list(active_boundaries(layer))
@@ -235,6 +250,7 @@ def read_back(model: Any) -> dict[str, Any]:
         "recompute_modules": None if modules is None else list(modules),
         "recompute_method": getattr(config, "recompute_method", None),
         "recompute_num_layers": getattr(config, "recompute_num_layers", None),
+        "applied": None if plan is None else plan.candidate,
         "per_layer": spans,
         "layers_seen": len(layers),
         "cuda_graph_impl": _text(getattr(config, "cuda_graph_impl", None)),

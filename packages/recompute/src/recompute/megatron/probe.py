@@ -21,13 +21,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from recompute.errors import ConfigError
-from recompute.measure.candidate import choice_of_document, text_of
+from recompute.measure.candidate import choice_of_read_back, text_of
 from recompute.measure.ledger import RowWriter, write_manifest
 from recompute.measure.row import WHOLE_STEP, Outcome
 from recompute.megatron.boundaries import layers_of, read_back
@@ -182,7 +182,8 @@ class MemoryProbe(TrainingLoops):
                 seen = read_back(model)
                 self._record.recompute_seen = seen
                 if self._given_candidate is None:
-                    self._record.name = _renamed(self._name, seen)
+                    candidate = text_of(choice_of_read_back(seen))
+                    self._record.name = replace(self._name, candidate=candidate)
             self._look()
 
     def at_close(self, undo: Callable[[], None]) -> None:
@@ -393,27 +394,9 @@ def _number(name: str, default: int) -> int:
     return int(text) if text.isdigit() else default
 
 
-def _renamed(name: RunName, seen: Mapping[str, Any]) -> RunName:
-    """Return the run's name with the choice that was read back from the model."""
-    document = dict(seen)
-    if document.get("recompute_granularity") != "full":
-        modules = {tuple(span["modules"]) for span in seen["per_layer"]}
-        spans = seen["per_layer"]
-        whole = (
-            len(spans) == 1
-            and spans[0]["layers"][1] - spans[0]["layers"][0] + 1 == seen["layers_seen"]
-        )
-        same = not spans or (len(modules) == 1 and whole)
-        document = (
-            {"recompute_modules": spans[0]["modules"] if spans else []}
-            if same
-            else {"per_layer": spans}
-        )
-    return replace(name, candidate=text_of(choice_of_document(document)))
-
-
 def _outcome_of(error: BaseException | None, record: Record) -> Outcome:
-    if error is None:
+    left_well = isinstance(error, SystemExit) and not error.code and bool(record.step_seconds)
+    if error is None or left_well:
         return Outcome.NONFINITE if record.nonfinite else Outcome.PASS
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Outcome.OOM
