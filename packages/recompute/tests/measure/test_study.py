@@ -255,7 +255,11 @@ def test_a_hang_is_a_row(tmp_path: Path, script: str) -> None:
 def test_a_script_that_writes_nothing_is_a_crash(tmp_path: Path, script: str) -> None:
     out = tmp_path / "l"
     measure(script, out, "--candidates", "core_attn", "--repeats", "1", fault="silent")
-    assert {row.outcome for row in read_ledger(str(out)).rows} == {Outcome.CRASH}
+    rows = read_ledger(str(out)).rows
+    assert {row.outcome for row in rows} == {Outcome.CRASH}
+    assert {row.message for row in rows} == {
+        "ended with status 0 and wrote no row: does the script hold a MemoryProbe? it printed nothing"
+    }
 
 
 def test_a_killed_launcher_is_resumed_and_its_run_is_ended(tmp_path: Path, script: str) -> None:
@@ -285,6 +289,93 @@ def test_a_killed_launcher_is_resumed_and_its_run_is_ended(tmp_path: Path, scrip
     rows = {row.candidate: row for row in read_ledger(str(out)).rows}
     assert rows["[mlp]"].outcome is Outcome.PASS
     assert not (out / "running.json").exists()
+
+
+def test_a_run_is_found_again_however_early_its_launcher_was_killed(tmp_path: Path) -> None:
+    """What identifies a run is on the disk before its process is there."""
+    from recompute.measure import launch
+
+    out = _begun(tmp_path / "l")
+    told = json.dumps(_told(out))
+    peek = f"print(open({str(out / 'running.json')!r}).read(), flush=True); import time; time.sleep(600)"
+    command = [sys.executable, "-c", peek]
+    started = launch.start_process(str(out), "x", command, {"RECOMPUTE_RUN": told})
+    while not started.log.read_text():
+        assert started.process.poll() is None
+    assert json.loads(started.log.read_text()) == {"mark": told}
+    assert launch.end_leftovers(str(out))
+    assert started.process.wait() == -signal.SIGKILL
+    assert not (out / "running.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '{"pid": null}', '{"pid": "x"}', '{"mark": 3}'])
+def test_a_broken_note_of_a_run_ends_nothing(tmp_path: Path, text: str) -> None:
+    from recompute.measure import launch
+
+    (tmp_path / "running.json").write_text(text)
+    assert not launch.end_leftovers(str(tmp_path))
+
+
+def test_two_studies_never_share_a_ledger(tmp_path: Path, script: str) -> None:
+    """The second would take the runs of the first for left behind, and end them."""
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--repeats", "1")
+    first = subprocess.Popen(
+        command(script, out, *options),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "FAULT": "hang"},
+    )
+    log = out / "logs" / "mlp--0.0.log"
+    while not (log.exists() and "about to fail" in log.read_text()):
+        assert first.poll() is None
+    left = json.loads((out / "running.json").read_text())["pid"]
+    second = measure(script, out, *options, "--json")
+    assert second.returncode == 3
+    assert json.loads(second.stdout)["code"] == "ledger-in-use"
+    os.kill(left, 0)  # the run of the first goes on
+    assert first.poll() is None
+    first.kill()
+    first.wait()
+    assert measure(script, out, *options).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--steps", "9"), "steps was 6, now 9"),
+        (("--seed", "4"), "seed was 0, now 4"),
+        (("--warmup", "1"), "warmup_steps was 2, now 1"),
+        (("--seed-argument", "seed={seed}"), 'seed_argument was null, now "seed={seed}"'),
+        (("--entry", "other.py"), "entry was"),
+        (
+            ("--data-seeds", "5", "--seed-argument", "seed={seed}"),
+            "seed_argument",
+        ),
+    ],
+)
+def test_a_study_goes_on_as_it_was_begun_or_not_at_all(
+    tmp_path: Path, script: str, more: tuple[str, ...], said: str
+) -> None:
+    out = tmp_path / "l"
+    measure(script, out, "--candidates", "mlp", "--repeats", "1")
+    before = calls(out)
+    done = measure(script, out, "--candidates", "core_attn", "--repeats", "1", "--json", *more)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["code"]) == (2, "ledger-of-another-study")
+    assert said in document["message"]
+    assert calls(out) == before
+
+
+def test_runs_keep_their_seed_of_the_data(tmp_path: Path, script: str) -> None:
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--seed-argument", "seed={seed}", "--data-seeds", "0,1")
+    measure(script, out, *options, "--repeats", "1")
+    done = measure(script, out, *options, "--repeats", "2")  # run 1 would be a repeat of seed 0
+    assert done.returncode == 2
+    assert "run control-1 has data seed 1, now 0" in done.stderr
+    more = ("--candidates", "mlp", "--seed-argument", "seed={seed}", "--data-seeds", "0,1,2")
+    assert measure(script, out, *more, "--repeats", "1").returncode == 0
 
 
 def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.measure.launch import Ended
-from recompute.measure.ledger import RowWriter, read_ledger, writing
+from recompute.measure.ledger import RowWriter, another_study, read_ledger, writing
 from recompute.measure.row import Outcome, Row
 from recompute.measure.runs import PlannedRun
 
@@ -28,8 +28,15 @@ def rows_of(root: str, run: PlannedRun) -> tuple[Row, ...]:
 
 
 def ended_before(root: str, run: PlannedRun) -> tuple[Row, ...] | None:
-    """Return the rows of a run that has ended; None when it is still to be run."""
+    """Return the rows of a run that has ended; None when it is still to be run.
+
+    Raises:
+        InputError: ``ledger-of-another-study``: it ran with another seed of the data.
+    """
     held = rows_of(root, run)
+    if other := next((row for row in held if row.data_seed != run.data_seed), None):
+        text = f"run {run.name} has data seed {other.data_seed}, now {run.data_seed}"
+        raise another_study(root, text)
     return held if _are_complete(held) else None
 
 
@@ -70,6 +77,7 @@ def settle(root: str, run: PlannedRun, seconds: float) -> None:
 def _ended_row(
     partial: Row | None, rank: int, told: Mapping[str, Any], ended: Ended, world: int
 ) -> Row:
+    silent = partial is None
     outcome = ended.outcome or (Outcome.HANG if ended.timed_out else Outcome.CRASH)
     if partial is None:
         partial = Row(
@@ -91,16 +99,19 @@ def _ended_row(
         outcome=outcome,
         final=not ended.outside,
         interrupted=ended.outside,
-        message=_message(ended)[:400],
+        message=_message(ended, silent=silent)[:400],
     )
 
 
-def _message(ended: Ended) -> str:
+def _message(ended: Ended, *, silent: bool) -> str:
+    tail = ended.tail or "it printed nothing"
     if ended.timed_out:
-        return f"still ran after {ended.seconds:.0f} s and was ended: {ended.tail}"
+        return f"still ran after {ended.seconds:.0f} s and was ended: {tail}"
     if ended.said is not None:
-        return f"{ended.said}: {ended.tail}"
-    return f"exit status {ended.code}: {ended.tail}"
+        return f"{ended.said}: {tail}"
+    if silent and ended.code == 0:
+        return f"ended with status 0 and wrote no row: does the script hold a MemoryProbe? {tail}"
+    return f"exit status {ended.code}: {tail}"
 
 
 def _are_complete(rows: Sequence[Row]) -> bool:

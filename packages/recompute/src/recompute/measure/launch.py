@@ -132,6 +132,9 @@ def start_process(
     Raises:
         WorldError: ``launcher-failed``: the command cannot even be started; ``cannot-write``.
     """
+    mark = environment.get(RUN_VARIABLE, "")
+    if not gated:  # a kill between here and the run's start must leave something to find the run by
+        _note_running(root, {"mark": mark})
     log = Path(root, "logs", f"{name}.log")
     with writing(log):
         log.parent.mkdir(exist_ok=True)
@@ -161,7 +164,6 @@ def start_process(
     finally:
         if inner is not None:
             os.close(inner)
-    mark = environment.get(RUN_VARIABLE, "")
     return Started(process=process, log=log, mark=mark, gate=outer)
 
 
@@ -179,8 +181,7 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     timed_out = False
     try:
         held = {"pid": process.pid, "started": _started(process.pid), "mark": started.mark}
-        with writing(running):
-            write_whole(running, json.dumps(held))
+        _note_running(root, held)
         started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -194,6 +195,13 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     running.unlink(missing_ok=True)
     seconds = time.monotonic() - began
     return Ended(code=code, timed_out=timed_out, seconds=seconds, tail=tail_of(started.log))
+
+
+def _note_running(root: str, held: Mapping[str, Any]) -> None:
+    """Write down by what the run that is under way is found."""
+    path = Path(root, RUNNING)
+    with writing(path):
+        write_whole(path, json.dumps(held))
 
 
 def run_process(
@@ -211,11 +219,11 @@ def end_leftovers(root: str) -> bool:
     path = Path(root, RUNNING)
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        pid, started = int(document["pid"]), document["started"]
+        pid, started = int(document.get("pid", 0)), str(document.get("started") or "")
         mark = str(document.get("mark", ""))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return False
-    alive = pid > 1 and started is not None and _started(pid) == started
+    alive = pid > 1 and started != "" and _started(pid) == started
     if alive:
         _kill_group(pid, signal.SIGTERM)
         _await_end(pid, started)

@@ -236,6 +236,71 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
+def held_alone(root: str) -> Iterator[None]:
+    """Hold a ledger that has a job against a second study, which would end the runs of the first as left behind.
+
+    The system lets go of it when the process dies. A file system without locks is taken as it is.
+
+    Args:
+        root: The ledger.
+
+    Raises:
+        WorldError: ``ledger-in-use``; ``cannot-write``.
+    """
+    import fcntl
+
+    path = Path(root, JOB_FILE)
+    with writing(path):
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WorldError(
+                "ledger-in-use",
+                f"another recompute measure is at work on {root}",
+                hint="wait for its end, or give --out a folder of its own",
+                data={"path": root},
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(file)
+
+
+def same_study(root: str, terms: Mapping[str, Any]) -> None:
+    """Refuse to go on with a study under other terms than it was begun with: its rows would not be matched.
+
+    Args:
+        root: The ledger.
+        terms: What the manifest holds as ``study``, where it was made by a study.
+
+    Raises:
+        InputError: ``ledger-of-another-study``.
+    """
+    held = manifest_of(Path(root)).get("study")
+    if not isinstance(held, dict):
+        return
+    other = [name for name, value in terms.items() if held.get(name, value) != value]
+    if other:
+        name = other[0]
+        raise another_study(
+            root, f"{name} was {json.dumps(held[name])[:120]}, now {json.dumps(terms[name])[:120]}"
+        )
+
+
+def another_study(root: str, difference: str) -> InputError:
+    """Return the error that names in what a study differs from the one that a ledger holds."""
+    return InputError(
+        "ledger-of-another-study",
+        f"{root} was begun otherwise: {difference}",
+        hint="give the same options again, or give --out a new folder",
+        data={"path": root},
+    )
+
+
+@contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say of a failure which file of the ledger could not be written.
 

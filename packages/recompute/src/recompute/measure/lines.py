@@ -17,6 +17,7 @@ from recompute.measure.launch import (
     Launcher,
     Started,
     command_of,
+    end_leftovers,
     start_process,
     target_of,
     wait_for,
@@ -81,6 +82,7 @@ class LocalLine:
         """End those whose turn never came."""
         while self._started:
             self._started.popitem()[1][1].abandon()
+        end_leftovers(self._settings.out)  # interrupted between a run's start and the wait for it
 
     def _start(self, run: PlannedRun, ahead: int) -> tuple[dict[str, Any], Started]:
         settings = self._settings

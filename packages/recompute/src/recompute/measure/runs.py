@@ -71,6 +71,18 @@ class PlannedRun:
     data_seed: int = 0
 
 
+def terms_of(settings: Settings) -> dict[str, Any]:
+    """Return what all runs of a study have in common besides the job: a run under other terms is not matched."""
+    return {
+        "entry": list(settings.entry),
+        "entry_style": settings.entry_style if settings.entry else None,
+        "seed_argument": settings.seed_argument,
+        "seed": settings.seed,
+        "steps": settings.steps,
+        "warmup_steps": settings.warmup_steps,
+    }
+
+
 def first_runs(choices: Sequence[RecomputeChoice], settings: Settings) -> tuple[PlannedRun, ...]:
     """Return the control, and the candidates one change at a time."""
     return tuple(_run(choice, 0, settings) for choice in (NO_RECOMPUTE, *_others(choices)))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from recompute.config.choice import NO_RECOMPUTE, RecomputeChoice
 from recompute.config.job_writers import job_yaml
@@ -19,10 +19,24 @@ from recompute.measure import slurm
 from recompute.measure.candidate import text_of
 from recompute.measure.conclude import conclude, ended_before
 from recompute.measure.launch import Launcher, end_leftovers
-from recompute.measure.ledger import note_environment, write_manifest, writing
+from recompute.measure.ledger import (
+    held_alone,
+    note_environment,
+    same_study,
+    write_manifest,
+    write_whole,
+    writing,
+)
 from recompute.measure.lines import BatchLine, Line, LocalLine
 from recompute.measure.row import Row
-from recompute.measure.runs import PlannedRun, Settings, first_runs, later_runs, reference_of
+from recompute.measure.runs import (
+    PlannedRun,
+    Settings,
+    first_runs,
+    later_runs,
+    reference_of,
+    terms_of,
+)
 from recompute.measure.workload import workload_of
 
 TRIES: Final = 3
@@ -59,9 +73,25 @@ def run_study(
 
     Raises:
         UnsupportedError: ``workload-unsupported``.
-        WorldError: ``launcher-failed``, ``slurm-refused``, ``slurm-silent``, ``cannot-write``.
+        InputError: ``ledger-of-another-job``; ``ledger-of-another-study``.
+        WorldError: ``ledger-in-use``, ``launcher-failed``, ``slurm-refused``, ``slurm-silent``, ``cannot-write``.
     """
-    _begin(job, settings)
+    workload = _begun(job, settings)
+    with held_alone(settings.out):
+        same_study(settings.out, terms_of(settings))
+        if workload is not None:
+            path = Path(settings.out, "workload.json")
+            with writing(path):
+                write_whole(path, json.dumps(workload, indent=1) + "\n")
+        yield from _go_on(job, choices, settings, say)
+
+
+def _go_on(
+    job: JobConfig,
+    choices: Sequence[RecomputeChoice],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Iterator[Done]:
     if end_leftovers(settings.out):
         say("ended a run that an earlier recompute measure had left behind")
     if settings.launcher is not Launcher.SLURM and (left := slurm.cancel_leftover(settings.out)):
@@ -77,19 +107,17 @@ def run_study(
     yield from _run_all(job, later_runs(choices, settings, reference), settings, say)
 
 
-def _begin(job: JobConfig, settings: Settings) -> None:
-    """Make the ledger, with the workload for the built-in trainer."""
+def _begun(job: JobConfig, settings: Settings) -> dict[str, Any] | None:
+    """Make the ledger; return the workload of the built-in trainer, where the job has one."""
     try:
         workload = workload_of(job)
     except UnsupportedError:
         if not settings.entry:
             raise
         workload = None
-    write_manifest(settings.out, environment={}, job_yaml=job_yaml(job, comments=False))
-    if workload is not None:
-        path = Path(settings.out, "workload.json")
-        with writing(path):
-            path.write_text(json.dumps(workload, indent=1) + "\n", encoding="utf-8")
+    text = job_yaml(job, comments=False)
+    write_manifest(settings.out, environment={}, job_yaml=text, study=terms_of(settings))
+    return workload
 
 
 def _run_all(
