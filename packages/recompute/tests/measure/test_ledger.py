@@ -19,7 +19,7 @@ from recompute.diagnose.run import diagnose
 from recompute.errors import InputError, WorldError
 from recompute.ledger import MAX_LINE
 from recompute.measure.candidate import choice_of_document, choice_of_text, text_of
-from recompute.measure.ledger import RowWriter, read_ledger, read_rows, write_manifest
+from recompute.measure.ledger import RowWriter, read_ledger, read_rows, write_manifest, write_whole
 from recompute.measure.row import Outcome, PhaseBytes, Row, row_of
 
 from .rows import ledger, lines, row
@@ -336,3 +336,22 @@ def test_what_is_no_choice_document_is_refused(document: dict[str, Any]) -> None
     with pytest.raises(InputError) as error:
         choice_of_document(document)
     assert error.value.code == "bad-candidate"
+
+
+def test_ranks_of_two_nodes_with_one_process_id_may_begin_a_ledger_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers every node numbers its processes alike, and all of them write into the shared folder."""
+    path = tmp_path / "manifest.json"
+    replace_file = Path.replace
+    others = ["the other node"]
+
+    def late(draft: Path, target: Path) -> Path:
+        if others:
+            write_whole(path, others.pop())
+        return replace_file(draft, target)
+
+    monkeypatch.setattr(Path, "replace", late)
+    write_whole(path, "this node")
+    assert path.read_text() == "this node"
+    assert [one.name for one in tmp_path.iterdir()] == ["manifest.json"]

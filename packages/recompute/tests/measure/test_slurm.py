@@ -161,6 +161,26 @@ def test_a_script_of_the_dry_run_is_one_that_slurm_takes(study: Study, tmp_path:
         study.cluster.ask("sbatch", "--test-only", str(path))
 
 
+PROBED = """
+import sys
+from recompute.megatron import MemoryProbe
+
+probe = MemoryProbe(sys.argv[1], candidate="[]", run="control-0", snapshots=False)
+with probe, probe.step():
+    pass
+"""
+
+
+@real
+def test_a_probe_in_tasks_of_srun_knows_its_rank(slurm: Cluster, tmp_path: Path) -> None:
+    """A loop that srun starts, one task a GPU, has no RANK before it joins its processes."""
+    out, script = tmp_path / "l", tmp_path / "train.py"
+    script.write_text(PROBED)
+    slurm.ask("srun", "--ntasks=3", "--mem=300", sys.executable, str(script), str(out))
+    rows = sorted(read_ledger(str(out)).rows, key=lambda row: row.rank)
+    assert [(row.rank, row.world_size) for row in rows] == [(0, 3), (1, 3), (2, 3)]
+
+
 @real
 def test_the_time_limit_ends_a_job(study: Study) -> None:
     code, _, said = study.run("--limit", "3", FAULT="hang")

@@ -230,9 +230,14 @@ def _cut_torn_line(file: int) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a kill at any moment leaves it as it was, or whole."""
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    # Ranks of several nodes write one folder, and in containers their process ids are alike.
+    draft = path.with_suffix(f".{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

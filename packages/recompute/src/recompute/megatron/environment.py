@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from importlib import metadata
@@ -14,6 +15,32 @@ DISTRIBUTIONS: Final = (
     ("transformer_engine", "transformer-engine"),
 )
 DRIVER: Final = Path("/proc/driver/nvidia/version")
+
+
+LAUNCHERS: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+"""Variables in which torchrun, srun and mpirun say which of how many a process is. Slurm's batch script has the
+first of its two but not the second: it is no task of a step."""
+
+
+def place(torch: Any = None) -> tuple[int, int]:
+    """Return global rank and world size: of torch.distributed, else as the launcher says.
+
+    Args:
+        torch: The module, where it is there.
+    """
+    if torch is not None and torch.distributed.is_available():
+        distributed = torch.distributed
+        if distributed.is_initialized():
+            return int(distributed.get_rank()), int(distributed.get_world_size())
+    for rank, world in LAUNCHERS:
+        said = (os.environ.get(rank, ""), os.environ.get(world, ""))
+        if all(text.isdecimal() for text in said) and int(said[0]) < int(said[1]):
+            return int(said[0]), int(said[1])
+    return 0, 1
 
 
 def environment(torch: Any = None) -> dict[str, str]:

@@ -31,7 +31,7 @@ from recompute.measure.candidate import choice_of_read_back, text_of
 from recompute.measure.ledger import RowWriter, write_manifest
 from recompute.measure.row import WHOLE_STEP, Outcome
 from recompute.megatron.boundaries import layers_of, read_back
-from recompute.megatron.environment import environment
+from recompute.megatron.environment import environment, place
 from recompute.megatron.journal import Journal, say
 from recompute.megatron.looks import Looks
 from recompute.megatron.loops import TrainingLoops
@@ -90,7 +90,6 @@ class MemoryProbe(TrainingLoops):
                 "MemoryProbe was not told where its ledger is",
                 hint='MemoryProbe("ledger"), or run under recompute measure',
             )
-        rank, world = _place()
         self._given_candidate = candidate or told.get("candidate")
         self._name = RunName(
             id=run or told.get("run") or "",
@@ -100,8 +99,8 @@ class MemoryProbe(TrainingLoops):
             attempt=told.get("attempt", 0),
             order=told.get("order"),
             data_seed=told.get("data_seed", 0),
-            rank=rank,
-            world_size=world,
+            rank=0,
+            world_size=1,
             overrides=tuple(overrides or told.get("overrides", ())),
         )
         self._warmup = told.get("warmup_steps", warmup_steps)
@@ -124,6 +123,10 @@ class MemoryProbe(TrainingLoops):
     def __enter__(self) -> Self:
         torch = sys.modules.get("torch")
         self._torch = torch
+        rank, world = place(
+            torch
+        )  # only now: a loop may join its processes after it made the probe
+        self._name = replace(self._name, rank=rank, world_size=world)
         self._meter = meter_of(torch)
         seen = environment(torch)
         path = Path(str(self.root), "manifest.json")
@@ -375,23 +378,6 @@ def _told() -> dict[str, Any]:
             hint="it is set by recompute measure; unset it elsewhere",
         )
     return document
-
-
-def _place() -> tuple[int, int]:
-    """Return global rank and world size, from torch.distributed or from torchrun's environment."""
-    torch = sys.modules.get("torch")
-    if (
-        torch is not None
-        and torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-    ):
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
 
 
 def _outcome_of(error: BaseException | None, record: Record) -> Outcome:
