@@ -112,3 +112,4 @@ def test_one_rank_that_is_killed_fails_the_run_and_nothing_is_lost(
         assert (row.outcome, row.final) == (Outcome.CRASH, True)
         assert row.stage in {"forward", "backward", "between_steps"}
         assert {"forward", "backward"} <= {phase.phase for phase in row.phases}
+        assert "rank 2 failed first, exit code -9" in str(row.message)

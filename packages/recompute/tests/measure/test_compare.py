@@ -124,6 +124,12 @@ def test_the_hot_rank_and_the_slowest_rank_count(tmp_path: Path) -> None:
     assert found.step_time.overhead == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.OOM])
+def test_the_steps_before_a_failure_are_no_step_time(tmp_path: Path, outcome: Outcome) -> None:
+    found = only(tmp_path, *AA, row("[mlp]", outcome=outcome, slow=1.5))
+    assert (found.step_time, found.peak_delta_bytes) == (None, None)
+
+
 def test_one_rank_that_fails_fails_the_run(tmp_path: Path) -> None:
     rows = [row("[]", rank=r, world_size=2) for r in (0, 1)]
     rows += [

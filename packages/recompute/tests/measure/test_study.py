@@ -21,6 +21,8 @@ from recompute.measure.row import Outcome
 from recompute.measure.runs import Settings, first_runs, later_runs
 from recompute.measure.workload import workload_of
 
+from .rows import row
+
 EXAMPLES = Path(__file__).parents[4] / "examples"
 JOB = str(EXAMPLES / "llama3-8b-h200.yaml")
 SCRIPT = '''
@@ -249,7 +251,27 @@ def test_a_hang_is_a_row(tmp_path: Path, script: str) -> None:
     assert done.returncode == 0, done.stderr
     rows = {row.candidate: row for row in read_ledger(str(out)).rows}
     assert rows["[mlp]"].outcome is Outcome.HANG
-    assert "was ended" in str(rows["[mlp]"].message)
+    assert str(rows["[mlp]"].message).endswith("was ended: about to fail")
+
+
+SAYS_GOODBYE = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("torn down by a signal"))
+print("step 3 of 9", flush=True)
+time.sleep(600)
+"""
+
+
+def test_of_a_hang_the_last_words_are_those_before_it_was_ended(tmp_path: Path) -> None:
+    """torchrun answers SIGTERM with a traceback of its own, which says nothing about the run."""
+    from recompute.measure import launch
+
+    out = _begun(tmp_path / "l")
+    command = [sys.executable, "-c", SAYS_GOODBYE]
+    ended = launch.run_process(str(out), "x", command, {}, limit=4)
+    assert ended.timed_out
+    assert ended.tail == "step 3 of 9"
+    assert "torn down" in (out / "logs" / "x.log").read_text()
 
 
 def test_a_script_that_writes_nothing_is_a_crash(tmp_path: Path, script: str) -> None:
@@ -376,6 +398,22 @@ def test_runs_keep_their_seed_of_the_data(tmp_path: Path, script: str) -> None:
     assert "run control-1 has data seed 1, now 0" in done.stderr
     more = ("--candidates", "mlp", "--seed-argument", "seed={seed}", "--data-seeds", "0,1,2")
     assert measure(script, out, *more, "--repeats", "1").returncode == 0
+
+
+def test_of_the_ranks_of_a_run_the_worst_outcome_is_shown(tmp_path: Path) -> None:
+    """One rank's crash follows another's running out of memory, and is nothing to look into."""
+    from recompute.measure.runs import PlannedRun
+    from recompute.measure.study import Done
+    from recompute.report.measure_document import measure_text
+
+    run = PlannedRun(name="[mlp]-0", choice=selective("mlp"), repeat=0)
+    ranks = (
+        row("[mlp]", outcome=Outcome.CRASH, stage="backward"),
+        row("[mlp]", rank=1, outcome=Outcome.OOM, stage="optimizer_init"),
+    )
+    text = measure_text("l", [Done(run=run, rows=ranks, skipped=False)])
+    assert "oom      optimizer init" in text
+    assert "crash" not in text
 
 
 def test_repeats_come_after_the_candidates_in_an_order_of_the_seed() -> None:

@@ -54,6 +54,10 @@ STAGES: Final = (
 """In the order in which a run meets them, to say which of two failures came later."""
 
 
+ENDED: Final = frozenset((Outcome.PASS, Outcome.NONFINITE))
+"""Outcomes of runs that came to the end of their loop."""
+
+
 class PredictsPeaks(Protocol):
     """What a comparison needs of :class:`recompute.timeline.predict.Predictor`."""
 
@@ -173,7 +177,8 @@ def _compared(group: RunGroup, base: _Base) -> Compared:
     if against and base.group is not None and base.figures is not None:
         if figures.hot is not None and base.figures.hot is not None and _passed(figures):
             delta = figures.hot.peak_bytes - base.figures.hot.peak_bytes
-        ratio = overhead_by_seed(runs_by_seed(group), runs_by_seed(base.group))
+        if figures.outcome in ENDED:  # the few steps before a failure are no step time
+            ratio = overhead_by_seed(runs_by_seed(group), runs_by_seed(base.group))
     verdict, reason = _verdict(figures, group, base, delta, ratio)
     other = base.differences.get(group.candidate, ())
     predicted = None if other else base.predicted.get(group.candidate)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from recompute.errors import WorldError
 from recompute.measure.ledger import write_whole, writing
+from recompute.measure.log_end import tail_of
 from recompute.measure.row import Outcome
 
 TRAINER: Final = "recompute.megatron.trainer"
@@ -24,7 +25,6 @@ GRACE_SECONDS: Final = 10.0
 RUN_VARIABLE: Final = "RECOMPUTE_RUN"
 """Environment variable in which a run is told what it is: a JSON object."""
 RUNNING: Final = "running.json"
-TAIL_BYTES: Final = 4096
 GATE: Final = "RECOMPUTE_GATE"
 """Environment variable with the number of an inherited pipe: a run that is started ahead reads it."""
 
@@ -46,7 +46,7 @@ class Ended:
     timed_out: bool
     seconds: float
     tail: str
-    """Last line of its log that is not empty."""
+    """What the end of its log says; of a run that was ended, before that."""
     outcome: Outcome | None = None
     """Of ranks without a final row, where a scheduler knows better than the exit status."""
     outside: bool = False
@@ -178,14 +178,14 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     began = time.monotonic()
     process = started.process
     running = Path(root, RUNNING)
-    timed_out = False
+    last = None
     try:
         held = {"pid": process.pid, "started": _started(process.pid), "mark": started.mark}
         _note_running(root, held)
         started.open_gate()
         code = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:
-        timed_out = True
+        last = tail_of(started.log)  # before anything is said about being ended
         code = _end(process)
     except BaseException:  # Ctrl-C, a full disk: leave nothing behind
         started.abandon()
@@ -194,7 +194,8 @@ def wait_for(started: Started, root: str, *, limit: float) -> Ended:
     end_strays(started.mark)
     running.unlink(missing_ok=True)
     seconds = time.monotonic() - began
-    return Ended(code=code, timed_out=timed_out, seconds=seconds, tail=tail_of(started.log))
+    tail = tail_of(started.log) if last is None else last
+    return Ended(code=code, timed_out=last is not None, seconds=seconds, tail=tail)
 
 
 def _note_running(root: str, held: Mapping[str, Any]) -> None:
@@ -322,20 +323,3 @@ def _started(pid: int) -> str | None:
         return None
     words = text.rpartition(")")[2].split()
     return None if words[0] == "Z" else words[19]
-
-
-def tail_of(log: Path) -> str:
-    """Return the last line of a log that is not empty."""
-    lines = end_of(log).splitlines()
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-
-def end_of(log: Path) -> str:
-    """Return the last few thousand characters of a log; nothing where there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
-            return stream.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from recompute.errors import WorldError
-from recompute.measure.launch import Ended, end_of, tail_of
+from recompute.measure.launch import Ended
 from recompute.measure.ledger import write_whole, writing
+from recompute.measure.log_end import end_of, tail_of
 from recompute.measure.row import Outcome
 
 RUNNING_JOB: Final = "running-job.json"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from recompute.measure.candidate import text_of
+from recompute.measure.groups import SEVERITY
 from recompute.report.document import envelope
 from recompute.report.text import gib, table
 
@@ -42,7 +43,7 @@ def measure_text(root: str, done: Sequence[Done]) -> str:
     """Return the runs as a table."""
     rows = []
     for item in done:
-        worst = next((row for row in item.rows if row.outcome.value != "pass"), item.rows[0])
+        worst = max(item.rows, key=lambda row: SEVERITY.index(row.outcome))
         peak = _peak(item.rows)
         rows.append(
             (
