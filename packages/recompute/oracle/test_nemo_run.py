@@ -83,7 +83,7 @@ def test_a_study_through_an_executor_of_the_users_with_a_rank_that_dies(job: Pat
     assert {row.outcome for row in dead} == {Outcome.CRASH}
     # rank 1 cannot speak any more; rank 0 may tell itself that its peer is gone
     (killed,) = [row for row in dead if row.rank == 1]
-    assert "NeMo-Run says FAILED" in str(killed.message), dead
+    assert "rank 1 failed first, exit code -9" in str(killed.message), dead
 
 
 def test_an_executor_that_does_not_fit_the_job_is_said(job: Path) -> None:
