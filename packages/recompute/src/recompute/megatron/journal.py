@@ -2,7 +2,8 @@
 
 A row of a new maximum is appended before the run goes on. What only repeats how far the run got is handed
 to a thread, which encodes it, appends it and brings everything to the disk itself, at most once a second.
-A disk that fails never stops training: it is said once on standard error.
+A disk that fails never stops training: it is said once on standard error, and tried once more with the last
+row, for which there may be room again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Journal:
     """
 
     def __init__(self, writer: RowWriter) -> None:
-        self._writer: RowWriter | None = writer
+        self._writer = writer
+        self._failed = False
         self._waiting: Row | None = None
         self._appending = threading.Lock()
         self._wake = threading.Event()
@@ -44,7 +46,7 @@ class Journal:
     @property
     def due(self) -> bool:
         """Whether it is time to say how far the run got."""
-        return self._writer is not None and time.monotonic() > self._due
+        return not self._failed and time.monotonic() > self._due
 
     def append(self, row: Row) -> None:
         """Append a row at once; one that still waits is older, and not written any more."""
@@ -64,19 +66,19 @@ class Journal:
         self._ended.set()
         self._wake.set()
         self._thread.join()
-        if self._writer is not None:
-            with contextlib.suppress(RecomputeError):
-                self._writer.close()
+        with contextlib.suppress(RecomputeError):
+            self._writer.close()
 
     def _append(self, row: Row) -> None:
-        if self._writer is None:
+        if self._failed and not row.final:
             return
         began = time.monotonic()
         try:
             self._writer.append(row)
         except RecomputeError as error:
-            say(f"{error.message}; this run is not recorded any further")
-            self._writer = None
+            if not self._failed:
+                say(f"{error.message}; of this run only its end is tried to be recorded")
+            self._failed = True
         ended = time.monotonic()
         self._due = ended + max(WRITE_SECONDS, SHARE * (ended - began))
 
@@ -90,10 +92,8 @@ class Journal:
                 row, self._waiting = self._waiting, None
                 if row is not None:
                     self._append(row)
-            writer = self._writer
-            if writer is not None:
-                with contextlib.suppress(RecomputeError):  # the next append says it
-                    writer.sync()
+            with contextlib.suppress(RecomputeError):  # the next append says it
+                self._writer.sync()
             self._ended.wait(WRITE_SECONDS)
 
 
