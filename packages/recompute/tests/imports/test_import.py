@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from recompute.imports.rows import ImportedRun
+from recompute.imports.run import import_run
 from recompute.imports.training_log import series_of_logs
 from recompute.measure.ledger import read_ledger
 from recompute.measure.row import Outcome
@@ -138,6 +140,41 @@ def test_a_run_that_was_resumed_counts_a_step_once(tmp_path: Path) -> None:
     log.write_text(lines(1.0, 20000, steps=5) + lines(2.0, 20000, steps=8))
     series = series_of_logs([str(log)])
     assert [series.seconds[step] for step in range(2, 9)] == [2.0] * 7
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "".join(
+            f"\x1b[32m0: \x1b[0m{line}" for line in text.splitlines(keepends=True)
+        ),
+        lambda text: text.replace("iteration", "\x1b[1miteration\x1b[0m"),
+        lambda text: text.replace("elapsed", "\x1b[33melapsed").replace(
+            "max alloc", "\x1b[0mmax alloc"
+        ),
+        lambda text: text.replace("\n", "\r"),
+        lambda text: "\ufeff" + text,
+    ],
+)
+def test_colours_and_other_line_ends_change_nothing(tmp_path: Path, changed: Any) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(lines(1.0, 20000).encode())
+    plain = series_of_logs([str(log)])
+    log.write_bytes(changed(lines(1.0, 20000)).encode())
+    assert series_of_logs([str(log)]) == plain
+    assert len(plain.seconds) == 8
+
+
+def test_steps_that_are_not_kept_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recompute.imports.series.MAX_STEPS", 5)
+    monkeypatch.setattr("recompute.imports.run.MAX_STEPS", 5)
+    log = tmp_path / "a.log"
+    log.write_text(lines(1.0, 20000))
+    run = ImportedRun(id="a", candidate="[]")
+    series, (first, _) = import_run([str(log)], str(tmp_path / "l"), run)
+    assert len(first.step_seconds) == 5
+    assert series.notes == ["the last 5 steps are kept, 3 before them are not"]
 
 
 def test_a_line_without_end_is_read_in_bounded_memory(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def row(outcome, final, steps):
         attempt=told["attempt"], order=told["order"], data_seed=told["data_seed"], rank=0, outcome=outcome, final=final, stage=None if final else "backward",
         phases=(phase,), step_seconds=(1.0,) * steps, warmup_steps=min(steps, told["warmup_steps"]),
         optimizer_initialized=True, overrides=tuple(told["overrides"]), environment={"torch": "9.9"},
+        recompute_seen=json.loads(os.environ.get("SEEN", "null")),
     )
 
 
@@ -272,6 +273,26 @@ def test_of_a_hang_the_last_words_are_those_before_it_was_ended(tmp_path: Path) 
     assert ended.timed_out
     assert ended.tail == "step 3 of 9"
     assert "torn down" in (out / "logs" / "x.log").read_text()
+
+
+def test_a_script_that_ignores_its_overrides_is_found_out_while_the_study_runs(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = [{"layers": [0, 31], "modules": ["core_attn"]}]
+    seen = {"recompute_granularity": "selective", "per_layer": spans}
+    monkeypatch.setenv("SEEN", json.dumps(seen))
+    out = tmp_path / "l"
+    done = measure(script, out, "--candidates", "mlp,core_attn", "--repeats", "1")
+    assert done.returncode == 0
+    assert done.stderr.count("layer 0 of the built model recomputes core_attn") == 2
+    compared = subprocess.run(
+        [sys.executable, "-m", "recompute", "compare", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    verdicts = {row["verdict"] for row in json.loads(compared.stdout)["candidates"]}
+    assert (compared.returncode, verdicts) == (1, {"incomplete"})
 
 
 def test_a_script_that_writes_nothing_is_a_crash(tmp_path: Path, script: str) -> None:

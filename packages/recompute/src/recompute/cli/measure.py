@@ -79,6 +79,8 @@ def _run(
         done.append(item)
         outcomes = ", ".join(sorted({row.outcome.value for row in item.rows}))
         streams.say(f"  {outcomes}{' (before)' if item.skipped else ''}\n")
+        if item.unlike:
+            streams.say(f"  {item.unlike}\n")
     if as_json:
         from recompute.report.document import dump
 

@@ -10,7 +10,7 @@ from typing import Final
 from recompute.errors import InputError
 from recompute.imports.event_file import is_event_file
 from recompute.imports.rows import ImportedRun, rows_of_series
-from recompute.imports.series import Series
+from recompute.imports.series import MAX_STEPS, Series
 from recompute.imports.tensorboard import series_of_events
 from recompute.imports.training_log import series_of_logs
 from recompute.measure.ledger import RowWriter, write_manifest
@@ -45,6 +45,10 @@ def import_run(
             data={"event_files": len(events)},
         )
     series = series_of_events(events) if events else series_of_logs(sources)
+    if series.dropped:
+        series.notes.append(
+            f"the last {MAX_STEPS} steps are kept, {series.dropped} before them are not"
+        )
     rows = rows_of_series(series, run)
     if job_yaml is not None or not Path(out, "manifest.json").exists():
         write_manifest(out, environment={}, job_yaml=job_yaml)

@@ -64,6 +64,8 @@ class Series:
     stage: str | None = None
     message: str | None = None
     notes: list[str] = field(default_factory=list)
+    dropped: int = 0
+    """Steps that are not kept."""
 
     def timed(self, iteration: int, seconds: float) -> None:
         """Take the time of a step; a run that was resumed reports some again, the later counts."""
@@ -71,6 +73,7 @@ class Series:
         self.seconds[iteration] = seconds
         if len(self.seconds) > MAX_STEPS:
             del self.seconds[next(iter(self.seconds))]
+            self.dropped += 1
         self.last = max(self.last, iteration)
 
 

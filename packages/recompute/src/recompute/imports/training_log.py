@@ -15,6 +15,7 @@ from recompute.diagnose.inputs import (
     read_error,
 )
 from recompute.diagnose.logs import TEXT_FORMATS
+from recompute.diagnose.prefixes import strip_ansi
 from recompute.diagnose.run import diagnose
 from recompute.diagnose.training_lines import (
     IterationLine,
@@ -58,7 +59,7 @@ def _read(source: Source, series: Series) -> None:
         for line in _lines(chunks(stream, BLOCK)):
             if b"iteration" not in line:
                 continue
-            text = line.decode("utf-8", "replace")
+            text = strip_ansi(line.decode("utf-8", "replace"))
             if (step := read_iteration(text)) is not None:
                 _step(step, series)
             if (report := read_memory(text)) is not None:

@@ -18,6 +18,7 @@ from recompute.errors import UnsupportedError
 from recompute.measure import slurm
 from recompute.measure.candidate import text_of
 from recompute.measure.conclude import conclude, ended_before
+from recompute.measure.groups import groups_of
 from recompute.measure.launch import Launcher, end_leftovers
 from recompute.measure.ledger import (
     held_alone,
@@ -37,6 +38,7 @@ from recompute.measure.runs import (
     reference_of,
     terms_of,
 )
+from recompute.measure.seen import seen_otherwise
 from recompute.measure.workload import workload_of
 
 TRIES: Final = 3
@@ -55,6 +57,11 @@ class Done:
     def interrupted(self) -> bool:
         """Whether it was ended from outside: nothing is known about the candidate."""
         return any(row.interrupted for row in self.rows)
+
+    @property
+    def unlike(self) -> str | None:
+        """In what the built model recomputes something else than the run was to: worth to be said at once."""
+        return next((text for one in groups_of(self.rows) if (text := seen_otherwise(one))), None)
 
 
 def run_study(
