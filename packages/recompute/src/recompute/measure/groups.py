@@ -232,7 +232,7 @@ def _notes(group: RunGroup) -> Iterator[str]:
         yield IMPORTED.get(source, f"imported from {source[:40]}")
     growth = max(row.growth_bytes_per_step for row in group.rows)
     if growth:
-        yield f"allocation grows by {growth} bytes with every steady step: a leak, no steady state"
+        yield f"allocation grows by {growth} bytes with a steady step: a leak, no steady state"
     skipped = sum(row.skipped_iterations for row in group.rows)
     if skipped:
         yield f"{skipped} skipped iteration(s)"

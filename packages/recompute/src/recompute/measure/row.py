@@ -92,7 +92,7 @@ class Row:
     alloc_retries: int = 0
     segments: int | None = None
     growth_bytes_per_step: int = 0
-    """Bytes that every steady step left behind: 0 where allocation at the steps' ends is steady."""
+    """Bytes that a steady step left behind on average: 0 where allocation at the steps' ends is steady."""
     probe_seconds: float = 0.0
     """Time spent inside the probe."""
     probe_steady_seconds: float | None = None

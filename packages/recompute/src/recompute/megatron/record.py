@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from recompute.measure.row import Outcome, PhaseBytes, Row
+from recompute.megatron.growth import Growth
 from recompute.megatron.meters import Peaks
-
-GROWTH_STEPS: Final = 4
-"""Steady steps in a row that must each leave something behind before it is called growth."""
-GROWTH_BYTES: Final = 64 << 10
-"""The least that such a step leaves behind; allocator rounding stays below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +52,7 @@ class Record:
     probe_seconds: float = 0.0
     warm_probe_seconds: float | None = None
     """Time inside the probe up to the last warm-up step, with what it does once."""
-    _last_end: int | None = None
-    _grown: int = 0
-    _least: int = 0
+    growth: Growth = field(default_factory=Growth)
 
     def saw(self, phase: str, peaks: Peaks) -> bool:
         """Take the peaks of a phase and what it leaves; say whether a peak is a new maximum."""
@@ -76,22 +70,7 @@ class Record:
 
     def ended_step(self, allocated: int | None, *, steady: bool) -> None:
         """Take what is allocated at a step's end, and follow whether it grows."""
-        if not steady or allocated is None:
-            self._last_end = None
-            return
-        if self._last_end is not None:
-            growth = allocated - self._last_end
-            if growth >= GROWTH_BYTES:
-                self._least = growth if not self._grown else min(self._least, growth)
-                self._grown += 1
-            else:
-                self._grown, self._least = 0, 0
-        self._last_end = allocated
-
-    @property
-    def growth(self) -> int:
-        """Bytes that every one of the last steady steps left behind; 0 when steady."""
-        return self._least if self._grown >= GROWTH_STEPS else 0
+        self.growth.ended(allocated if steady else None)
 
     def _steady_probe_seconds(self) -> float | None:
         warm = self.warm_probe_seconds
@@ -134,7 +113,7 @@ class Record:
             nan_iterations=self.nonfinite,
             alloc_retries=self.retries,
             segments=self.segments,
-            growth_bytes_per_step=self.growth,
+            growth_bytes_per_step=self.growth.bytes_per_step,
             probe_seconds=self.probe_seconds,
             probe_steady_seconds=self._steady_probe_seconds(),
             kernel_seconds=self.kernel_seconds,
