@@ -17,7 +17,7 @@ class Growth:
     """Follows what is allocated at the ends of steps."""
 
     _base: int | None = None
-    """Where the rise began."""
+    """Where the first step of the rise ended."""
     _top: int = 0
     _steps: int = 0
     """From the base to the top."""
@@ -35,7 +35,10 @@ class Growth:
         if self._base is None or change <= -GROWTH_BYTES:
             self._begin(allocated)
         elif change >= GROWTH_BYTES:
-            self._steps += self._level + 1
+            if not self._grown:  # the steps before say nothing about how often it comes
+                self._begin(allocated)
+            else:
+                self._steps += self._level + 1
             self._grown, self._level, self._top = self._grown + 1, 0, allocated
         else:
             self._level += 1
