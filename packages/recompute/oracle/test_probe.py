@@ -487,6 +487,43 @@ def test_a_steady_step_is_looked_at_once_and_its_peak_is_recorded(stepping: Step
     assert row.growth_bytes_per_step == 0
 
 
+def test_the_device_is_asked_at_the_ends_of_phases_that_reach_something_new(
+    stepping: Stepping, allocator: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    held = [5000]
+
+    def used(_: CudaMeter) -> int:
+        asked.append(held[0])
+        return held[0]
+
+    monkeypatch.setattr(NoEvents, "device_used", used)
+    for _ in range(10):
+        stepping.step()
+    assert len(asked) < 12  # of more than 30 looks
+    held[0] = 9000
+    allocator.set(2000)
+    stepping.probe.enter("evaluation")
+    found = {p.phase: p.device_peak_bytes for p in only_row(stepping.root).phases}
+    assert found.pop("between_steps") == 9000
+    assert set(found.values()) == {5000}
+
+
+def test_a_device_that_failed_does_not_hide_why(
+    stepping: Stepping, allocator: Allocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: CudaMeter) -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    stepping.step()
+    monkeypatch.setattr(NoEvents, "device_used", broken)
+    stepping.probe.enter("backward")
+    allocator.set(9000)
+    stepping.probe.close(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    row = only_row(stepping.root)
+    assert (row.outcome, row.stage, row.final) == (Outcome.CRASH, "backward", True)
+
+
 def test_every_phase_of_every_step_on_request(
     allocator: Allocator, tmp_path: Path, stepping: Stepping
 ) -> None:

@@ -251,6 +251,7 @@ class MemoryProbe(TrainingLoops):
             self._begun = None
             self._record.skipped += bool(skipped)
             peaks = self._meter.take()
+            phase = WHOLE_STEP if self._whole else self._phase
             new = self._saw(peaks)
             self._in_step = self._whole = False
             self._collect(wait=len(self._pending) > MAX_PENDING)
@@ -258,7 +259,7 @@ class MemoryProbe(TrainingLoops):
             self._record.ended_step(peaks.current, steady=steady)
             self._record.retries, self._record.segments = self._meter.counts()
             if new or self._journal.due:
-                self._device()
+                self._device(phase)  # other processes may have taken more
                 self._write(Outcome.CRASH, _GOING_ON, final=False, at_once=new)
         if self._steps == self._warmup:
             self._record.warm_probe_seconds = self._record.probe_seconds
@@ -295,18 +296,24 @@ class MemoryProbe(TrainingLoops):
 
     def _saw(self, peaks: Peaks) -> bool:
         """Take the peaks since the last look; say whether one is a new maximum."""
+        phase = WHOLE_STEP if self._whole else self._phase
+        between = phase == _BETWEEN
         if self._whole:
             self._looks.saw_whole(peaks)
-            return self._record.saw(WHOLE_STEP, peaks)
-        between = self._phase == _BETWEEN
-        if between or (self._in_step and self._phase != "optimizer_init"):  # that comes once
+        elif between or (self._in_step and phase != "optimizer_init"):  # that comes once
             self._looks.showed(peaks, standing=between)
-        return self._record.saw(self._phase, peaks)
+        new = self._record.saw(phase, peaks)
+        if new:
+            self._device(phase)
+        return new
 
-    def _device(self) -> None:
-        used = self._meter.device_used()
+    def _device(self, phase: str) -> None:
+        """Ask the driver how full the device is; not in every phase, since it takes its time."""
+        used = None
+        with contextlib.suppress(RuntimeError):  # a device that failed answers nothing any more
+            used = self._meter.device_used()
         if used is not None:
-            self._record.device_peak = max(used, self._record.device_peak or 0)
+            self._record.device[phase] = max(used, self._record.device.get(phase, 0))
 
     def _collect(self, *, wait: bool) -> None:
         while self._pending:

@@ -39,7 +39,8 @@ class Record:
     peaks: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     kernel_seconds: float | None = None
-    device_peak: int | None = None
+    device: dict[str, int] = field(default_factory=dict)
+    """Phase -> bytes of the whole device that were seen in use at its ends."""
     step_seconds: list[float] = field(default_factory=list)
     static_bytes: int | None = None
     optimizer_initialized: bool = False
@@ -67,6 +68,7 @@ class Record:
         """Forget what was seen on another device than the model's."""
         self.peaks.clear()
         self.ends.clear()
+        self.device.clear()
 
     def ended_step(self, allocated: int | None, *, steady: bool) -> None:
         """Take what is allocated at a step's end, and follow whether it grows."""
@@ -98,7 +100,7 @@ class Record:
                     phase=phase,
                     allocated_peak_bytes=allocated,
                     reserved_peak_bytes=reserved,
-                    device_peak_bytes=self.device_peak,
+                    device_peak_bytes=self.device.get(phase),
                     allocated_end_bytes=self.ends.get(phase),
                 )
                 for phase, (allocated, reserved) in self.peaks.items()
