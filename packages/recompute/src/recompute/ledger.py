@@ -146,7 +146,7 @@ def _refuse_conflict(here: Line, there: Line, row: OfRun) -> NoReturn:
     raise InputError(
         "ledger-conflict",
         f"{here.path}:{here.number} and {there.path}:{there.number} both end run {row.id!r} on rank {row.rank}, differently",
-        hint="rename the runs of one of the two before merging",
+        hint="take one ledger into the other instead: recompute import LEDGER --out OTHER",
         data={"files": [str(here.path), str(there.path)], "id": row.id, "rank": row.rank},
     )
 

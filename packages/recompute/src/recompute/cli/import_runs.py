@@ -1,10 +1,14 @@
-"""``recompute import``: runs from logs and TensorBoard event files, as rows of a ledger."""
+"""``recompute import``: runs from logs, TensorBoard event files and other ledgers, as rows of a ledger."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from recompute.imports.series import Series
+    from recompute.measure.row import Row
 
 
 @click.command(name="import")
@@ -13,8 +17,7 @@ import click
 @click.option(
     "--candidate",
     metavar="CHOICE",
-    required=True,
-    help="What the run recomputed: [], [mlp], full/block/4, per-layer/0-3=mlp.",
+    help="What the run of logs or event files recomputed: [], [mlp], full/block/4, per-layer/0-3=mlp.",
 )
 @click.option(
     "--run", "name", metavar="ID", help="Names the run. Default: by candidate and repeat."
@@ -40,14 +43,37 @@ def command(sources: tuple[str, ...], *, as_json: bool, **given: Any) -> None:
     """Take one run into a ledger, from the logs that Megatron-LM or Bridge printed, or from event files.
 
     SOURCES are the files of one run, or folders of them. The rows are marked as imported, and compare says
-    what they cannot prove. A later import of the same run takes its place.
+    what they cannot prove. A later import of the same run takes its place. Or SOURCES is another ledger of
+    the same job: all of its runs become further repeats, as they were measured; those there already do not.
     """
+    from recompute.imports.merge import is_ledger, merge_ledger
+    from recompute.report.import_document import import_document, import_text
+
+    if len(sources) == 1 and is_ledger(sources[0]):
+        if given["candidate"] or given["name"] or given["job"]:
+            raise click.UsageError(
+                "a ledger says itself what was run: no --candidate, --run or --job"
+            )
+        series, rows = merge_ledger(sources[0], given["out"])
+    else:
+        series, rows = _reported(sources, given)
+    if as_json:
+        from recompute.report.document import dump
+
+        click.echo(dump(import_document(given["out"], series, rows)))
+    else:
+        click.echo(import_text(given["out"], series, rows))
+
+
+def _reported(sources: tuple[str, ...], given: dict[str, Any]) -> tuple[Series, tuple[Row, ...]]:
+    """Take the run that logs or event files report."""
     from recompute.config.choice import NO_RECOMPUTE
     from recompute.imports.rows import ImportedRun
     from recompute.imports.run import import_run
     from recompute.measure.candidate import choice_of_text, text_of
-    from recompute.report.import_document import import_document, import_text
 
+    if given["candidate"] is None:
+        raise click.UsageError("--candidate says what the run recomputed: [] for no recompute")
     choice = choice_of_text(given["candidate"])
     repeat = given["repeat"]
     default = "control" if choice == NO_RECOMPUTE else text_of(choice)
@@ -58,13 +84,7 @@ def command(sources: tuple[str, ...], *, as_json: bool, **given: Any) -> None:
         repeat=repeat,
         warmup_steps=given["warmup"],
     )
-    series, rows = import_run(sources, given["out"], run, job_yaml=_job_yaml(given["job"]))
-    if as_json:
-        from recompute.report.document import dump
-
-        click.echo(dump(import_document(given["out"], series, rows)))
-    else:
-        click.echo(import_text(given["out"], series, rows))
+    return import_run(sources, given["out"], run, job_yaml=_job_yaml(given["job"]))
 
 
 def _job_yaml(path: str | None) -> str | None:

@@ -48,7 +48,7 @@ class Series:
     """A run over time."""
 
     source: str
-    """``log`` or ``tensorboard``."""
+    """``log``, ``tensorboard`` or ``ledger``."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Iteration -> seconds of a step, a mean where the run reported less often."""
     memory: dict[int | None, RankMemory] = field(default_factory=dict)

@@ -51,9 +51,16 @@ def import_text(root: str, series: Series, rows: Sequence[Row]) -> str:
             (name, str(row.rank), row.outcome.value, size, str(len(row.step_seconds)), time)
         )
     header = ("run", "rank", "outcome|", "peak GiB", "steps", "ms a step")
-    notes = bullets(_notes(series))
-    return f"{table(header, cells)}\n\nNotes\n{notes}\n\nNext: recompute compare {root}"
+    shown = table(header, cells) if cells else "nothing new"
+    said = [shown_note(note) for note in _notes(series)]
+    notes = f"Notes\n{bullets(said)}\n\n" if said else ""
+    return f"{shown}\n\n{notes}Next: recompute compare {root}"
+
+
+def shown_note(text: str) -> str:
+    """Return a note without what a terminal would act on: names come from files."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _notes(series: Series) -> list[str]:
-    return [*series.notes, IMPORTED[series.source]]
+    return [*series.notes, *(text for name, text in IMPORTED.items() if name == series.source)]
