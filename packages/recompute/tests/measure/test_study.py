@@ -359,6 +359,32 @@ def test_a_broken_note_of_a_run_ends_nothing(tmp_path: Path, text: str) -> None:
     assert not launch.end_leftovers(str(tmp_path))
 
 
+def test_what_failed_is_run_again_on_request_alone(tmp_path: Path, script: str) -> None:
+    """An interpreter without torch, a wrong path: what was mended since must not need a new ledger."""
+    out = tmp_path / "l"
+    options = ("--candidates", "mlp", "--repeats", "1")
+    first = measure(script, out, *options, fault="exit")
+    assert "--retry" not in first.stdout  # it had begun
+    again = measure(script, out, *options)
+    assert "crash (before)" in again.stderr
+    other = measure(script, out, *options, "--retry", "hang", "--retry", "oom")
+    assert "crash (before)" in other.stderr
+    done = measure(script, out, *options, "--retry", "crash", "--json")
+    document = json.loads(done.stdout)
+    assert [(run["outcomes"], run["skipped"]) for run in document["runs"]] == [
+        (["pass"], True),
+        (["pass"], False),
+    ]
+    (kept,) = [one for one in read_ledger(str(out)).rows if one.candidate == "[mlp]"]
+    assert (kept.outcome, kept.attempt) == (Outcome.PASS, 1)
+
+
+def test_a_study_that_never_began_says_how_to_go_on(tmp_path: Path) -> None:
+    done = measure(str(tmp_path / "absent.py"), tmp_path / "l", "--candidates", "mlp")
+    assert done.returncode == 0
+    assert "the same command with --retry crash" in done.stdout
+
+
 def test_two_studies_never_share_a_ledger(tmp_path: Path, script: str) -> None:
     """The second would take the runs of the first for left behind, and end them."""
     out = tmp_path / "l"

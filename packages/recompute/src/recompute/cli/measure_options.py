@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from recompute.measure.runs import Settings
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+FAILURES: Final = ("crash", "hang", "oom", "nonfinite")
+"""Outcomes that may be tried again."""
 LAUNCHERS: Final = ("local", "torchrun", "slurm", "nemo-run")
 
 STUDY: Final[tuple[Option, ...]] = (
@@ -38,6 +40,12 @@ STUDY: Final[tuple[Option, ...]] = (
     ),
     click.option(
         "--repeat-all", is_flag=True, help="Repeat the candidates as often as the control."
+    ),
+    click.option(
+        "--retry",
+        multiple=True,
+        type=click.Choice(FAILURES),
+        help="Run again what ended so before: what it failed of was mended.",
     ),
     click.option(
         "--limit",
@@ -167,6 +175,7 @@ def settings_of(given: Mapping[str, Any], job: JobConfig) -> Settings:
         warmup_steps=given["warmup"],
         repeats=given["repeats"],
         repeat_all=given["repeat_all"],
+        retry=tuple(given["retry"]),
         limit_seconds=given["limit"],
         seed=given["seed"],
         data_seeds=seeds,

@@ -51,6 +51,8 @@ class Settings:
     """Seeds of the data's order; everything is measured under each."""
     seed_argument: str | None = None
     """How the user's script takes a seed: ``dataset.random_seed={seed}``."""
+    retry: tuple[str, ...] = ()
+    """Outcomes of runs that have ended and are run again all the same: what they failed of was mended."""
     ahead: int = 0
     """Runs whose process is started while another still runs; they load everything and wait."""
     slurm: SlurmOptions = field(default_factory=SlurmOptions)

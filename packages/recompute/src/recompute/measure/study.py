@@ -133,7 +133,7 @@ def _run_all(
     settings: Settings,
     say: Callable[[str], None],
 ) -> Iterator[Done]:
-    held = [(run, ended_before(settings.out, run)) for run in runs]
+    held = [(run, _kept(run, settings)) for run in runs]
     waiting = [run for run, rows in held if rows is None]
     in_batch = settings.launcher is Launcher.SLURM
     line: Line = (BatchLine if in_batch else LocalLine)(job, settings, waiting, say)
@@ -146,6 +146,13 @@ def _run_all(
             yield _finished(line, run, settings)
     finally:
         line.close()
+
+
+def _kept(run: PlannedRun, settings: Settings) -> tuple[Row, ...] | None:
+    """Return the rows of a run that is not to be run again; None when it is to be run."""
+    rows = ended_before(settings.out, run)
+    again = rows is not None and any(row.outcome in settings.retry for row in rows)
+    return None if again else rows
 
 
 def _finished(line: Line, run: PlannedRun, settings: Settings) -> Done:

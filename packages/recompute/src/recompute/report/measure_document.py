@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recompute.measure.candidate import text_of
 from recompute.measure.groups import SEVERITY
+from recompute.measure.row import Outcome
 from recompute.report.document import envelope
 from recompute.report.text import gib, table
 
@@ -55,7 +56,15 @@ def measure_text(root: str, done: Sequence[Done]) -> str:
             )
         )
     header = ("run", "outcome|", "in|", "peak GiB", "|")
-    return f"{table(header, rows)}\n\nNext: recompute compare {root}"
+    hint = "\nOnce it is mended: the same command with --retry crash" if _never_began(done) else ""
+    return f"{table(header, rows)}\n\nNext: recompute compare {root}{hint}"
+
+
+def _never_began(done: Sequence[Done]) -> bool:
+    """Say whether a run crashed before any rank had written a row: a missing package, a wrong path."""
+    return any(
+        all(row.outcome is Outcome.CRASH and not row.phases for row in item.rows) for item in done
+    )
 
 
 def preview_document(job: JobConfig, root: str, runs: Sequence[Preview]) -> dict[str, Any]:
