@@ -511,6 +511,26 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert run(differs, "--allow-differences").returncode == 1
 
 
+@pytest.mark.parametrize(
+    "name", ["$\\frac{1}{$", "a\x00b\x1b[31m\u202ec", "\u4e2d\u6587\u0378", "_hidden", "<b>&amp;"]
+)
+def test_pictures_take_every_name(tmp_path: Path, name: str) -> None:
+    """A name is text: no formula to be set, nothing that a terminal or a reader acts on, no warning."""
+    page = tmp_path / "page.html"
+    root = ledger(tmp_path / "l", [*AA, row(name, peak=8 * GIB)])
+    done = subprocess.run(
+        [sys.executable, "-m", "recompute", "compare", root, "--html", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"wrote {page}\n"
+    text = page.read_text("utf-8")
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
+    assert "<b>" not in text
+
+
 def test_names_from_a_ledger_are_escaped(tmp_path: Path) -> None:
     name = "<script>|`x`\n\x1b[2J"
     phases = (PhaseBytes(phase="<b>", allocated_peak_bytes=1, reserved_peak_bytes=1),)

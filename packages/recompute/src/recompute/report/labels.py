@@ -33,26 +33,30 @@ def name_points(
     """
     if not named:
         return
+    import warnings
+
     import textalloc
 
     points = [*((x, y) for _, x, y in named), *dots]
     axes.set_xlim(axes.get_xlim())
     axes.set_ylim(axes.get_ylim())
-    textalloc.allocate(
-        axes,
-        [x for _, x, _ in named],
-        [y for _, _, y in named],
-        [name for name, _, _ in named],
-        x_scatter=[x for x, _ in points],
-        y_scatter=[y for _, y in points],
-        **_lines(lines),
-        textsize=SIZE,
-        max_distance=ROOM,
-        linecolor="#9a9a94",
-        linewidth=0.5,
-        avoid_crossing_label_lines=True,
-        in_layout=False,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        textalloc.allocate(
+            axes,
+            [x for _, x, _ in named],
+            [y for _, _, y in named],
+            [name for name, _, _ in named],
+            x_scatter=[x for x, _ in points],
+            y_scatter=[y for _, y in points],
+            **_lines(lines),
+            textsize=SIZE,
+            max_distance=ROOM,
+            linecolor="#9a9a94",
+            linewidth=0.5,
+            avoid_crossing_label_lines=True,
+            in_layout=False,
+        )
 
 
 def _lines(lines: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:

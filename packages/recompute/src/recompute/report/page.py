@@ -57,15 +57,23 @@ def picture(title: str, drawn: str) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as an SVG element; the same figure gives the same bytes."""
+    """Return a figure as an SVG element; the same figure gives the same bytes.
+
+    Names come from files: what would act on a reader's text is left blank, and a sign that the font lacks, which
+    is the reader's own font in the end, is no warning.
+    """
     import io
+    import warnings
 
     buffer = io.StringIO()
-    figure.savefig(
-        buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
+        )
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    shown = (sign if sign.isprintable() or sign == "\n" else " " for sign in text)
+    return "".join(shown)[text.index("<svg") :]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -85,6 +93,7 @@ def new_figure(width: float, height: float) -> Figure:
             hint="pip install 'megatron-recompute[plots]'",
         ) from error
     mpl.rcParams["svg.hashsalt"] = "recompute"
+    mpl.rcParams["text.parse_math"] = False  # dollars in names are dollars
     mpl.rcParams["svg.fonttype"] = (
         "none"  # text stays text: it can be searched, read aloud and copied
     )
