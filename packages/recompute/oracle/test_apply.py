@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import pytest
 import torch
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recompute.config.choice import LayerSpan, RecomputeChoice, selective
 from recompute.errors import InputError
@@ -94,6 +97,46 @@ def test_gradients_are_bitwise_those_of_the_unpatched_model(
     applied.undo()
     assert read_back(model)["per_layer"] == []
     assert_equal(before, cpu_model.gradients(model))
+
+
+def with_prediction(**more: Any) -> Any:
+    """Return a dense model that predicts two tokens beyond the next."""
+    fields = {**cpu_layers.BASE, **cpu_model.DENSE, "mtp_num_layers": 2, **more}
+    fields["activation_func"] = cpu_layers.FUNCTIONS[fields["activation_func"]]
+    torch.manual_seed(11)
+    config = TransformerConfig(**fields)
+    layer = gpt_layer_specs.get_gpt_layer_local_spec()
+    return GPTModel(
+        config,
+        layer,
+        vocab_size=cpu_model.VOCABULARY,
+        max_sequence_length=cpu_layers.SEQUENCE,
+        share_embeddings_and_output_weights=False,
+        position_embedding_type="rope",
+        mtp_block_spec=gpt_layer_specs.get_gpt_mtp_block_spec(
+            config, layer, use_transformer_engine=False
+        ),
+    ).train()
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize(
+    ("plan", "predicting"),
+    [
+        ("[core_attn,mlp]", {4: ("core_attn", "mlp"), 5: ("core_attn", "mlp")}),
+        ("full/uniform/1", {4: ("full",), 5: ("full",)}),
+        ([{"layers": ["mtp.0", "mtp.0"], "modules": ["mlp"]}], {4: ("mlp",)}),
+        ("per-layer/0-3=full/4-5=norm_act+mlp_act", dict.fromkeys((4, 5), ("norm_act", "mlp_act"))),
+    ],
+)
+def test_layers_of_multi_token_prediction_are_counted_after_the_decoders(
+    plan: Any, predicting: dict[int, tuple[str, ...]], *, dropout: bool
+) -> None:
+    model = with_prediction(**(cpu_model.DROPOUT if dropout else {}))
+    before = cpu_model.gradients(model)
+    with apply(model, plan) as applied:
+        assert {n: held for n, held in applied.layers.items() if n > 3} == predicting
+        assert_equal(before, cpu_model.gradients(model))
 
 
 def test_a_whole_layer_of_experts_is_refused_with_fused_dropout() -> None:
