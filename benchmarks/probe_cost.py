@@ -10,7 +10,6 @@ total. Needs torch with CUDA, megatron-core and transformer-engine.
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import os
 import sys
@@ -21,15 +20,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from recompute.config.load import load
-from recompute.config.normalize import normalize
 from recompute.measure.ledger import read_ledger, write_manifest
-from recompute.measure.workload import workload_of
 from recompute.megatron import trainer
 from recompute.megatron.meters import CudaMeter
 from recompute.megatron.probe import RUN, MemoryProbe
 
-STUDIES = Path(__file__).resolve().parent / "studies"
+sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))
+from cases import Case, answer, cases
+
 STEPS, WARMUP = 44, 4
 PARTS = {
     CudaMeter: ("take", "_raw", "stamp", "later", "seconds", "device_used", "counts"),
@@ -67,9 +65,8 @@ class Clock:
         setattr(owner, name, timed)
 
 
-def study(torch: Any, name: str, clock: Clock, place: Any) -> dict[str, Any]:
+def study(torch: Any, case: Case, clock: Clock) -> dict[str, Any]:
     """Take the steps of one study; return milliseconds a steady step by part."""
-    workload = {**workload_of(normalize(load(str(STUDIES / f"{name}.yaml")))), "data_seed": 0}
     root = tempfile.mkdtemp()
     write_manifest(root, environment={})
     told = {"ledger": root, "run": "control-0", "candidate": "[]", "warmup_steps": WARMUP}
@@ -86,7 +83,7 @@ def study(torch: Any, name: str, clock: Clock, place: Any) -> dict[str, Any]:
 
     MemoryProbe.step_ends = step_ends  # type: ignore[method-assign]
     with MemoryProbe(snapshots=False) as probe:
-        trainer.train(torch, told, workload, place, probe)
+        trainer.train(torch, told, case.workload, case.place, probe)
     MemoryProbe.step_ends = ends  # type: ignore[method-assign]
     (row,) = read_ledger(root).rows
     steady = STEPS - WARMUP
@@ -111,17 +108,10 @@ def main() -> None:
     for owner, names in PARTS.items():
         for name in names:
             clock.watch(owner, name)
-    place = trainer.device_of(torch, None)
-    found = {}
-    for index, name in enumerate(sys.argv[2:] or ["dense-bias"]):
-        workload = workload_of(normalize(load(str(STUDIES / f"{name}.yaml"))))
-        if index == 0:
-            trainer.begin_distributed(torch, workload, place)
-        found[name] = study(torch, name, clock, place)
-        print(json.dumps({name: found[name]}), flush=True)
-        Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        gc.collect()
-        torch.cuda.empty_cache()
+    found: dict[str, Any] = {}
+    for case in cases(torch, ((name, ()) for name in sys.argv[2:] or ["dense-bias"])):
+        found[case.name] = study(torch, case, clock)
+        answer(sys.argv[1], found, case.name)
     os._exit(0)
 
 

@@ -8,21 +8,15 @@ is the largest relative difference, by norm, of any parameter's gradient.
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
+from cases import answer, cases
+
 from recompute.config.choice import NO_RECOMPUTE
-from recompute.config.load import load
-from recompute.config.normalize import normalize
-from recompute.measure.workload import workload_of
 from recompute.megatron import apply, trainer
 from recompute.megatron.build import config_of, model_of
-
-HERE = Path(__file__).resolve().parent
 
 
 def gradients(torch: Any, model: Any, workload: dict[str, Any], place: Any) -> dict[str, Any]:
@@ -53,7 +47,10 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def study(torch: Any, workload: dict[str, Any], plans: list[str], place: Any) -> dict[str, Any]:
     """Compare every plan on one model."""
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
     torch.manual_seed(1)
+    model_parallel_cuda_manual_seed(1)
     model = model_of(workload, config_of(torch, workload, NO_RECOMPUTE), place)[0]
     for _ in range(2):  # the first one compiles
         reference = gradients(torch, model, workload, place)
@@ -74,22 +71,12 @@ def main() -> None:
     os.environ.setdefault(trainer.CONNECTIONS, "1")
     import torch
 
-    place = trainer.device_of(torch, None)
-    found = {}
-    for index, item in enumerate(sys.argv[2:]):
-        name, _, plans = item.partition("=")
-        job = normalize(load(str(HERE / f"{name}.yaml"), "optimizer=null", "ddp=null"))
-        workload = workload_of(job)
-        if index == 0:
-            trainer.begin_distributed(torch, workload, place)
-            from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-
-            model_parallel_cuda_manual_seed(1)
-        found[name] = study(torch, workload, plans.split(), place)
-        print(json.dumps({name: found[name]}), flush=True)
-        Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        gc.collect()
-        torch.cuda.empty_cache()
+    asked = [item.partition("=") for item in sys.argv[2:]]
+    named = ((name, ("optimizer=null", "ddp=null")) for name, _, _ in asked)
+    found: dict[str, Any] = {}
+    for case, (_, _, plans) in zip(cases(torch, named), asked, strict=True):
+        found[case.name] = study(torch, case.workload, plans.split(), case.place)
+        answer(sys.argv[1], found, case.name)
     os._exit(0)
 
 

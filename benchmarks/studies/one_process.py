@@ -9,7 +9,6 @@ say so. Needs torch with CUDA, megatron-core, transformer-engine, and what the j
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -19,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import triton_configs
+from cases import Case, cases, forget
 
 from recompute.config.job_writers import job_yaml
-from recompute.config.load import load
-from recompute.config.normalize import normalize
 from recompute.measure.candidate import choice_of_text, text_of
 from recompute.measure.ledger import note_environment, write_manifest
 from recompute.measure.workload import workload_of
@@ -30,22 +28,19 @@ from recompute.megatron import trainer
 from recompute.megatron.environment import environment
 from recompute.megatron.probe import RUN, MemoryProbe
 
-HERE = Path(__file__).resolve().parent
 NOTE = "one process for all rows (benchmarks/studies/one_process.py), not one for each"
 UNTUNED = "Triton kernels run with their first configuration (triton_configs.py): step times are not tuned"
 STEPS, WARMUP = 6, 2
 
 
-def begin(torch: Any, out: Path, name: str) -> dict[str, Any]:
-    """Begin a ledger; return what the trainer builds."""
-    job = normalize(load(str(HERE / f"{name}.yaml"), "optimizer=null", "ddp=null"))
-    workload = workload_of(job)
+def begin(torch: Any, out: Path, case: Case) -> None:
+    """Begin a ledger."""
+    job = case.job
     tuned = not (job.model.experimental_attention_variant or job.model.hybrid_override_pattern)
     notes = [NOTE] if tuned else [NOTE, UNTUNED]
     write_manifest(str(out), environment={}, job_yaml=job_yaml(job, comments=False), notes=notes)
     note_environment(str(out), environment(torch))
-    (out / "workload.json").write_text(json.dumps(workload), encoding="utf-8")
-    return {**workload, "data_seed": 0}
+    (out / "workload.json").write_text(json.dumps(workload_of(job)), encoding="utf-8")
 
 
 def forget_offloading() -> None:
@@ -55,7 +50,7 @@ def forget_offloading() -> None:
     offload.PipelineOffloadManager.OFFLOAD_MGR = None
 
 
-def run(torch: Any, out: Path, workload: dict[str, Any], candidate: str, place: Any) -> None:
+def run(torch: Any, out: Path, case: Case, candidate: str) -> None:
     """Measure one candidate under a probe."""
     name = "control" if candidate == "[]" else candidate
     told = {
@@ -72,7 +67,7 @@ def run(torch: Any, out: Path, workload: dict[str, Any], candidate: str, place: 
     os.environ[RUN] = json.dumps(told)
     began = time.monotonic()
     with MemoryProbe(snapshots=False) as probe:
-        trainer.train(torch, told, workload, place, probe)
+        trainer.train(torch, told, case.workload, case.place, probe)
     print(f"{out.name} {candidate}: {time.monotonic() - began:.1f} s", flush=True)
 
 
@@ -84,21 +79,18 @@ def main() -> None:
     triton_configs.take_first()
     triton_configs.ignore_wrong_gradients()
     root = Path(sys.argv[1])
-    place = trainer.device_of(torch, None)
-    for index, study in enumerate(sys.argv[2:]):
-        name, _, candidates = study.partition("=")
-        workload = begin(torch, root / name, name)
-        if index == 0:
-            trainer.begin_distributed(torch, workload, place)
+    asked = [item.partition("=") for item in sys.argv[2:]]
+    named = ((name, ("optimizer=null", "ddp=null")) for name, _, _ in asked)
+    for case, (_, _, candidates) in zip(cases(torch, named), asked, strict=True):
+        begin(torch, root / case.name, case)
         for text in ("[]", *candidates.split(",")):
             forget_offloading()
             candidate = text_of(choice_of_text(text))
             try:
-                run(torch, root / name, workload, candidate, place)
+                run(torch, root / case.name, case, candidate)
             except Exception:  # noqa: BLE001 - the row says that it failed, the study goes on
-                print(name, candidate, traceback.format_exc()[-1500:], flush=True)
-            gc.collect()
-            torch.cuda.empty_cache()
+                print(case.name, candidate, traceback.format_exc()[-1500:], flush=True)
+            forget(torch)
     os._exit(0)  # a process group with nothing to say need not be taken down
 
 

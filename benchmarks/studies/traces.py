@@ -10,26 +10,21 @@ microseconds]]}``, stacks as numbers into ``"stacks"``, innermost frame first.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import os
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any, Final
 
 import triton_configs
+from cases import Case, cases, forget
 
-from recompute.config.load import load
-from recompute.config.normalize import normalize
 from recompute.measure.candidate import choice_of_text, text_of
-from recompute.measure.workload import workload_of
 from recompute.megatron import trainer
 from recompute.megatron.build import optimizer_of
 
-HERE: Final = Path(__file__).resolve().parent
 FRAMES: Final = 24
 WARMUP: Final = 3
 ACTIONS: Final = ("alloc", "free_requested", "free_completed")
@@ -81,9 +76,9 @@ def kernels_of(torch: Any, step: Any) -> list[list[Any]]:
     return sorted(([n, c, round(t, 1)] for n, (c, t) in found.items()), key=lambda k: -k[2])
 
 
-def record(torch: Any, workload: dict[str, Any], candidate: str, stacks: Stacks) -> dict[str, Any]:
+def record(torch: Any, case: Case, candidate: str, stacks: Stacks) -> dict[str, Any]:
     """Build one case, record a step of it and profile another."""
-    place = trainer.device_of(torch, None)
+    workload, place = case.workload, case.place
     chunks = trainer._built(torch, workload, choice_of_text(candidate), place, 0)  # noqa: SLF001
     update = optimizer_of(torch, workload, chunks)
 
@@ -117,31 +112,26 @@ def main() -> None:
     triton_configs.take_first()
     triton_configs.ignore_wrong_gradients()
     stacks, rows = Stacks(), []
-    place = trainer.device_of(torch, None)
-    for index, case in enumerate(sys.argv[2:]):
-        name, overrides, candidates = case.split("::")
-        job = normalize(load(str(HERE / f"{name}.yaml"), *filter(None, overrides.split(","))))
-        workload = {**workload_of(job), "data_seed": 0}
-        if index == 0:
-            trainer.begin_distributed(torch, workload, place)
+    asked = [item.split("::") for item in sys.argv[2:]]
+    named = ((name, filter(None, overrides.split(","))) for name, overrides, _ in asked)
+    for case, (_, overrides, candidates) in zip(cases(torch, named), asked, strict=True):
         for text in candidates.split(","):
             began = time.monotonic()
             row = {
-                "study": name,
+                "study": case.name,
                 "overrides": overrides,
                 "candidate": text_of(choice_of_text(text)),
             }
             try:
-                row |= record(torch, workload, row["candidate"], stacks)
+                row |= record(torch, case, row["candidate"], stacks)
             except Exception:  # noqa: BLE001 - the row says that it failed, the rest goes on
                 row["error"] = traceback.format_exc()[-1500:]
                 print(row["error"], flush=True)
             rows.append(row)
-            print(f"{name} {text}: {time.monotonic() - began:.1f} s", flush=True)
+            print(f"{case.name} {text}: {time.monotonic() - began:.1f} s", flush=True)
             with gzip.open(sys.argv[1], "wt", encoding="utf-8") as sink:
                 json.dump({"stacks": stacks.lines, "rows": rows}, sink)
-            gc.collect()
-            torch.cuda.empty_cache()
+            forget(torch)
     os._exit(0)
 
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -186,3 +186,27 @@ case $out in *-oom) exit {statuses[1]} ;; *) exit {statuses[0]} ;; esac
         where, path = (tmp_path / "out" / name / "ran").read_text("utf-8").splitlines()
         assert where == str(tmp_path / "lm")
         assert path.split(":")[0] == where
+
+
+def test_jobs_of_one_process_join_it_once_and_leave_nothing_to_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "studies"))
+    import cases  # type: ignore[import-not-found]
+
+    done: list[str] = []
+    torch = SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: done.append("emptied")))
+    monkeypatch.setattr(cases.trainer, "device_of", lambda *_: "cuda:0")
+    monkeypatch.setattr(
+        cases.trainer, "begin_distributed", lambda _, work, place: done.append(f"joined {place}")
+    )
+    found: dict[str, object] = {}
+    named = (("dense-bias", ()), ("dense-gqa", ("train.micro_batch_size=1",)))
+    for case in cases.cases(torch, named):
+        done.append(case.name)
+        found[case.name] = case.workload["micro_batch_size"]
+        cases.answer(str(tmp_path / "out.json"), found, case.name)
+        assert json.loads((tmp_path / "out.json").read_text("utf-8")) == found
+    assert done == ["joined cuda:0", "dense-bias", "emptied", "dense-gqa", "emptied"]
+    assert found == {"dense-bias": 4, "dense-gqa": 1}
+    assert capsys.readouterr().out == '{"dense-bias": 4}\n{"dense-gqa": 1}\n'
