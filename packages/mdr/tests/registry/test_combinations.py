@@ -19,6 +19,7 @@ from mdr.registry.backup import backup
 from mdr.registry.checking import check
 from mdr.registry.indexing import index_source, quiet
 from mdr.registry.local import LocalRegistry
+from mdr.registry.reading import Reading
 from mdr.registry.restore import restore
 from mdr.registry.showing import show_artifact
 from mdr.registry.stores import Stores, open_stores
@@ -148,6 +149,7 @@ def test_bytes_under_a_tombstone_are_served_to_nobody(
         lambda: registry.blob(new.sha256),
         lambda: registry.resolve(parse(f"acme/tools/greet@{new.label}")),
         lambda: registry.resolve(parse(f"acme/tools/greet@sha256:{new.sha256}")),
+        lambda: Reading(stores, settings).blob(new.sha256),
     ):
         with pytest.raises(Refusal) as caught:
             ask()
@@ -155,6 +157,7 @@ def test_bytes_under_a_tombstone_are_served_to_nobody(
         assert caught.value.data["sha256"] == new.sha256
         assert caught.value.data["reason"] == "steals keys"
         assert caught.value.data["advisory"] == "GHSA-1"
+        assert "see GHSA-1; choose another version" in caught.value.hint
     assert registry.resolve(GREET).version.label == old.label
     assert [each.label for each in registry.versions(GREET)[1]] == [new.label, old.label]
     tombstone(stores, old.sha256, reason="as well", by="bob")

@@ -1,4 +1,4 @@
-"""The JSON documents A, V and F of the contract, written in one place for CLI and API alike."""
+"""The JSON documents A, V and F of the contract, and why bytes are not served: one place for CLI and API alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from mdr.artifact.types import Artifact
     from mdr.registry.interface import SourceInfo
-    from mdr.version.types import FileEntry, FolderRevision, Version, Yanked
+    from mdr.version.types import FileEntry, FolderRevision, Tombstone, Version, Yanked
 
 
 def artifact_document(
@@ -83,3 +83,13 @@ def file_documents(files: Iterable[FileEntry]) -> list[dict[str, Any]]:
         {"path": entry.path, "mode": entry.mode.value, "size": entry.size, "sha256": entry.sha256}
         for entry in files
     ]
+
+
+def tombstone_document(tombstone: Tombstone) -> dict[str, str | None]:
+    """Write ``{sha256, reason, advisory, at}``."""
+    return {
+        "sha256": tombstone.sha256,
+        "reason": tombstone.reason,
+        "advisory": tombstone.advisory,
+        "at": tombstone.at,
+    }

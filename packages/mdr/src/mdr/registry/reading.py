@@ -7,18 +7,22 @@ answer may be kept until that state changes.
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from mdr.artifact.types import Kind
 from mdr.digest import Sha256, is_sha256
-from mdr.errors import BadReference, Refusal, UsageError
+from mdr.errors import BadReference, UsageError
 from mdr.reference.parse import format_reference, parse, parse_selector
 from mdr.reference.types import DigestPrefix, Label, Latest, Reference
-from mdr.registry.documents import artifact_document, file_documents, version_document
+from mdr.registry.documents import (
+    artifact_document,
+    file_documents,
+    tombstone_document,
+    version_document,
+)
 from mdr.registry.local import LocalRegistry
 from mdr.registry.showing import audit_document
+from mdr.store.cursor import bad_cursor, read_cursor, write_cursor
 from mdr.store.together import together
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from mdr.registry.stores import Stores
     from mdr.settings import Settings
     from mdr.store.search import Query
-    from mdr.version.types import Tombstone, Version
+    from mdr.version.types import Version
 
 MAX_HASHES: Final = 1_000
 """Hashes in one question of :meth:`Reading.verify`."""
@@ -103,7 +107,7 @@ class Reading:
             "schema": "mdr.versions/1",
             "artifact": artifact.id,
             "items": [version_document(each) for each in page],
-            "next_cursor": _cursor(page[-1].label) if more and page else None,
+            "next_cursor": write_cursor({"after": page[-1].label}) if more and page else None,
         }
 
     def version(self, artifact_id: str, label: str) -> dict[str, Any]:
@@ -165,7 +169,9 @@ class Reading:
             mdr.errors.Refusal: tombstone.
             mdr.errors.IntegrityError: blob-corrupt.
         """
-        self._standing(digest)
+        from mdr.registry.withdrawals import refuse_tombstones
+
+        refuse_tombstones(self.stores, [digest])
         data = self.stores.blobs.get(digest)
         if data is None:
             raise BadReference(
@@ -210,10 +216,6 @@ class Reading:
         with together(self.stores.index.engine):
             rows = self._known(wanted)
         return {"schema": "mdr.verify-hashes/1", "items": [rows[Sha256(each)] for each in hashes]}
-
-    def tombstone(self, digest: Sha256) -> Tombstone | None:
-        """Return why bytes are no longer served, ``None`` when they are."""
-        return self.stores.index.tombstones([digest]).get(digest)
 
     def found(self, artifact_id: str) -> Artifact:
         """Return an artifact.
@@ -282,11 +284,6 @@ class Reading:
         from mdr.store.badges import views_30d
 
         return views_30d(self.stores.index, ids, datetime.now(UTC).date())
-
-    def _standing(self, digest: Sha256) -> None:
-        tombstone = self.tombstone(digest)
-        if tombstone is not None:
-            raise tombstoned(tombstone)
 
     def _by_content(
         self, digests: Sequence[Sha256]
@@ -384,40 +381,10 @@ def exact(resolved: Resolved, asked: Reference) -> str:
     )
 
 
-def tombstone_document(tombstone: Tombstone) -> dict[str, str | None]:
-    """Write ``{sha256, reason, advisory, at}``."""
-    return {
-        "sha256": tombstone.sha256,
-        "reason": tombstone.reason,
-        "advisory": tombstone.advisory,
-        "at": tombstone.at,
-    }
-
-
-def tombstoned(tombstone: Tombstone) -> Refusal:
-    """Describe bytes that are no longer served."""
-    return Refusal(
-        "tombstone",
-        f"sha256:{tombstone.sha256[:16]} is withdrawn: {tombstone.reason}",
-        hint="choose another version; whoever has these bytes should remove them",
-        data=tombstone_document(tombstone),
-    )
-
-
-def _cursor(label: str) -> str:
-    words = json.dumps({"after": label}).encode()
-    return base64.urlsafe_b64encode(words).decode("ascii").rstrip("=")
-
-
 def _after(versions: Sequence[Version], cursor: str) -> int:
     """Return where the page after ``cursor`` starts."""
     try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        label = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))["after"]
+        label = read_cursor(cursor)["after"]
         return next(i for i, each in enumerate(versions, 1) if each.label == label)
-    except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
-        raise UsageError(
-            "bad-cursor",
-            "the cursor is not one that this list gave",
-            hint="start without a cursor, and pass next_cursor as it is",
-        ) from None
+    except (ValueError, KeyError, TypeError, StopIteration):
+        raise bad_cursor("list") from None

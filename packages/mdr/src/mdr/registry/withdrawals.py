@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mdr.digest import Sha256, is_sha256
 from mdr.errors import BadReference, IntegrityError, Refusal, UsageError
+from mdr.registry.documents import tombstone_document
 from mdr.registry.events import now, record
 from mdr.version.types import Tombstone
 
@@ -145,16 +146,12 @@ def refuse_tombstones(stores: Stores, digests: Iterable[Sha256]) -> None:
         mdr.errors.Refusal: tombstone, with the fields of :class:`mdr.version.types.Tombstone` as data.
     """
     for found in stores.index.tombstones(digests).values():
+        seen = f"see {found.advisory}; " if found.advisory else ""
         raise Refusal(
             "tombstone",
-            f"the bytes {found.sha256[:16]} were withdrawn: {found.reason}",
-            hint=f"see {found.advisory}" if found.advisory else "choose another version",
-            data={
-                "sha256": found.sha256,
-                "reason": found.reason,
-                "advisory": found.advisory,
-                "at": found.at,
-            },
+            f"sha256:{found.sha256[:16]} is withdrawn: {found.reason}",
+            hint=f"{seen}choose another version; whoever has these bytes should remove them",
+            data=tombstone_document(found),
         )
 
 

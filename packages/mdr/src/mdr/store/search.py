@@ -8,7 +8,6 @@ words that some have (:mod:`mdr.store.spelling`). Totals and facets are exact, o
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mdr.digest import sha256
-from mdr.errors import UsageError
+from mdr.store.cursor import bad_cursor, read_cursor, write_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,8 +167,7 @@ class Cursor:
 
 def encode_cursor(query: Query, key: Sequence[object], *, head: bool = False) -> str:
     """Write where a page ended: the sort key of its last hit, and which query it belongs to."""
-    words = json.dumps({"after": list(key), "of": _mark(query, head=head)}).encode()
-    return base64.urlsafe_b64encode(words).decode("ascii").rstrip("=")
+    return write_cursor({"after": list(key), "of": _mark(query, head=head)})
 
 
 def decode_cursor(query: Query) -> Cursor | None:
@@ -181,8 +179,7 @@ def decode_cursor(query: Query) -> Cursor | None:
     if query.cursor is None:
         return None
     try:
-        padded = query.cursor + "=" * (-len(query.cursor) % 4)
-        found = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        found = read_cursor(query.cursor)
         score, host, repository, path = found["after"]
         texts = all(
             isinstance(each, str) and b"\x00" not in each.encode()  # a lone surrogate: ValueError
@@ -194,13 +191,9 @@ def decode_cursor(query: Query) -> Cursor | None:
         if texts and scored and found["of"] in marks:
             head = marks[found["of"]]
             return Cursor(score=score, host=host, repository_key=repository, path=path, head=head)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         pass
-    raise UsageError(
-        "bad-cursor",
-        "the cursor is not one that this search gave",
-        hint="start without a cursor, and pass next_cursor as it is, with the same words and facets",
-    )
+    raise bad_cursor("search", along=", with the same words and facets")
 
 
 def _mark(query: Query, *, head: bool) -> str:
