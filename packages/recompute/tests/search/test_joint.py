@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,13 @@ from recompute.config.normalize import revision_of
 from recompute.config.schema import JobConfig
 from recompute.errors import ConfigError
 from recompute.report.joint_report import joint_document, joint_text
+from recompute.report.plan_text import limit_words
+from recompute.report.text import SHORT, gib
 from recompute.rules.check import has_error
+from recompute.search.budget import allowance_bytes
 from recompute.search.joint import Layout, at_layout, joint
 from recompute.search.plan import plan
-from recompute.units import GIB
+from recompute.units import GIB, format_gib
 
 from .fakes import small_job
 
@@ -108,7 +112,48 @@ def test_nothing_fits_is_an_answer() -> None:
     answer = joint(JOB, GIB // 4)
     assert not answer.rows
     assert answer.too_large == answer.layouts
-    assert joint_text(answer).startswith("no layout fits")
+    told = joint_text(answer)
+    assert told.startswith("no layout fits 0.25 GiB: ")
+    assert "step times use the rates of" in told
+
+
+@pytest.mark.parametrize("asked", [{"budget": 60 * GIB}, {"gpu": "h200"}, {"gpu": "b200"}])
+def test_it_rests_on_what_plans_at_its_layouts_rest_on_and_says_so(asked: dict[str, Any]) -> None:
+    answer = joint(JOB, **asked, top=6)
+    plans = [plan(at_layout(JOB, row.layout), **asked) for row in answer.rows]
+    assert [each.budget for each in plans] == [row.budget for row in answer.rows]
+    ids = {said.id for each in plans for said in each.assumptions}
+    assert {said.id for said in answer.assumptions} == ids
+    assert len(answer.assumptions) == len(ids)
+    told, document = joint_text(answer), joint_document(JOB, answer)
+    assert told.startswith(f"fastest layouts that fit {limit_words(*(p.budget for p in plans))}\n")
+    assert document["budget_bytes"] == answer.budget.limit_bytes
+    texts = {each["text"] for each in document["assumptions"]}
+    assert texts == {each.text for each in answer.assumptions}
+    for text in texts:
+        assert (" ".join(text.split()) in " ".join(told.split())) == (len(text) <= SHORT)
+
+
+def test_each_layout_keeps_free_what_its_own_communicators_take() -> None:
+    """Communicators of more families take more of the device, outside torch."""
+    answer = joint(JOB, gpu="h200", top=EVERYTHING)
+    kept = {row.budget.margin_bytes for row in answer.rows}
+    assert len(kept) > 2
+    for row in answer.rows:
+        assert row.budget.margin_bytes == allowance_bytes(at_layout(JOB, row.layout))
+    said = {each.id: each.text for each in answer.assumptions}["outside-torch"]
+    assert said.startswith(f"{format_gib(min(kept))} to {format_gib(max(kept))} are kept")
+    assert f"{gib(min(kept))} to {gib(max(kept))} kept outside torch" in joint_text(answer)
+
+
+def test_a_layout_that_a_plan_refuses_is_not_offered() -> None:
+    """The tightest memory into which a layout with the fewest communicators goes; others keep more free."""
+    whole = joint(JOB, gpu="h200", top=EVERYTHING).rows
+    tight = min(row.outcome.reserved_range_bytes[1] + row.budget.margin_bytes for row in whole)
+    for more in (0, GIB // 4, GIB // 2):
+        job = replace(JOB, hardware=replace(JOB.hardware, gpu="h200", memory_bytes=tight + more))
+        for row in joint(job, top=EVERYTHING).rows:
+            assert plan(at_layout(job, row.layout), details=False).chosen is not None
 
 
 def test_layers_that_do_not_divide_get_a_short_last_stage() -> None:

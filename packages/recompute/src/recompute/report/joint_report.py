@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recompute.report.document import envelope
-from recompute.report.plan_document import outcome_document
+from recompute.report.part import assumption_part
+from recompute.report.plan_document import assumption_list, outcome_document
+from recompute.report.plan_text import limit_words
 from recompute.report.text import gib, percent, table
 from recompute.search.joint import Joint, JointRow
 
@@ -18,6 +20,8 @@ NOTE = "; the others cannot be faster. Step times are estimates: measure the fir
 def joint_document(job: JobConfig, answer: Joint) -> dict[str, Any]:
     """Return the document ``recompute.joint/1``."""
     return envelope("joint", job) | {
+        "assumptions": assumption_list(answer.assumptions),
+        "budget_bytes": answer.budget.limit_bytes,
         "layouts": answer.layouts,
         "too_large": answer.too_large,
         "predicted": answer.predicted,
@@ -35,12 +39,18 @@ def _row(row: JointRow, job: JobConfig) -> dict[str, Any]:
 
 
 def joint_text(answer: Joint) -> str:
-    """Return the fastest layouts as a table, and the first one to paste."""
+    """Return the fastest layouts as a table, the first one to paste, and what all rests on."""
+    limit = limit_words(
+        *(row.budget for row in answer.rows), *(() if answer.rows else (answer.budget,))
+    )
+    rests = assumption_part(answer.assumptions, whole=False)
+    below = () if rests is None else (rests.text(),)
     if not answer.rows:
-        return (
-            f"no layout fits: {answer.too_large} of {answer.layouts} are too large for parameters "
-            "and states alone"
+        said = (
+            f"no layout fits {limit}: {answer.too_large} of {answer.layouts} are too large for "
+            "parameters and states alone"
         )
+        return "\n\n".join((said, *below))
     layout = ("TP", "PP", "VPP", "CP", "EP", "micro-batch")
     header = (*layout, "recompute|", "peak GiB", "step time", "s/step", "tokens/s/GPU")
     rows = [
@@ -62,9 +72,10 @@ def joint_text(answer: Joint) -> str:
     paste = " ".join(answer.rows[0].layout.changes())
     return "\n\n".join(
         (
-            "fastest layouts that fit\n" + table(header, rows),
+            f"fastest layouts that fit {limit}\n" + table(header, rows),
             "paste the first one, then plan again for the recompute fields\n  " + paste,
             f"{answer.layouts} valid layouts, {answer.too_large} too large, {answer.predicted} predicted"
             + NOTE,
+            *below,
         )
     )

@@ -15,7 +15,7 @@ from recompute.report.text import (
     percent,
     signed_gib,
 )
-from recompute.search.budget import Compared
+from recompute.search.budget import Budget, Compared
 from recompute.search.cost import MODEL_ERROR
 from recompute.search.reasons import place
 from recompute.search.types import LeverResult, Outcome, Plan, Status
@@ -65,7 +65,7 @@ def plan_parts(plan: Plan, *, top: int | None = None) -> tuple[Part | None, ...]
 
 
 def _verdict(plan: Plan) -> Part:
-    limit = _limit(plan)
+    limit = limit_words(plan.budget)
     match plan.status:
         case Status.ALREADY_FITS:
             head = f"already fits: no recompute is needed within {limit}"
@@ -112,11 +112,14 @@ def _first_try(plan: Plan) -> list[tuple[str, str]]:
     return []
 
 
-def _limit(plan: Plan) -> str:
-    budget = plan.budget
+def limit_words(*budgets: Budget) -> str:
+    """Name a budget and what of it is kept free, which may differ from layout to layout."""
+    budget = budgets[0]
+    low, high = (pick(each.margin_bytes for each in budgets) for pick in (min, max))
     text = format_gib(budget.limit_bytes)
     if budget.compared is Compared.RESERVED:
-        return f"{budget.name} ({text}, {gib(budget.margin_bytes)} kept outside torch)"
+        kept = gib(low) if low == high else f"{gib(low)} to {gib(high)}"
+        return f"{budget.name} ({text}, {kept} kept outside torch)"
     return f"{text} less {gib(budget.margin_bytes)}" if budget.margin_bytes else text
 
 

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from recompute.config.choice import NO_RECOMPUTE, with_choice
@@ -25,6 +26,7 @@ from recompute.search.cheapest import cheapest
 from recompute.search.cost import CostModel
 from recompute.search.efficiency import EFFICIENCIES
 from recompute.search.outcome import Judge, new_predictor
+from recompute.search.plan import HOST_BOUND, search_assumptions
 from recompute.search.reserved import allocator_of
 from recompute.search.space import errors_of, every_choice, is_legal, known_errors
 from recompute.search.types import Outcome, Predicts, tokens_of_step
@@ -32,7 +34,7 @@ from recompute.search.workers import IN_LINE, Workers
 
 if TYPE_CHECKING:
     from recompute.config.revision import Revision
-    from recompute.config.schema import JobConfig
+    from recompute.config.schema import Assumption, JobConfig
     from recompute.timeline.types import Prediction
 
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -80,6 +82,10 @@ class JointRow:
     step_seconds: float
     tokens_per_second: float
     """A second and GPU."""
+    budget: Budget
+    """What a rank of this layout may take."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What its prediction rests on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,10 @@ class Joint:
     """Left out because parameters and states alone do not fit."""
     predicted: int
     """Predicted; the others cannot be faster than the rows."""
+    budget: Budget
+    """Of the fastest row; without rows, at the job's own layout."""
+    assumptions: tuple[Assumption, ...]
+    """Of the search and of its rows, each once."""
 
 
 def joint(
@@ -128,18 +138,27 @@ def joint(
                 f"the joint search needs {section}.{name}",
                 hint=f"add {section}.{name}=VALUE to the command",
             )
-    limit = budget_of(job, budget, gpu=gpu, margin=margin)
+    limit_of = partial(budget_of, budget=budget, gpu=gpu, margin=margin)
+    limit = limit_of(job)
     rates = find_gpu(gpu or job.hardware.gpu or DEFAULT_GPU)
     bare, (revision, _) = _bare(job), revision_of(job)
     terms = _Terms(
         job=bare,
-        limit=limit,
+        limit_of=limit_of,
         rates=rates,
         revision=revision,
         errors=errors_of(bare, revision),
         make=predictor_of or new_predictor,
     )
-    return _search(terms, top, workers)
+    answer = _search(terms, top, workers)
+    limits = tuple(row.budget for row in answer.rows) or (limit,)
+    said = (
+        *(each for row in answer.rows for each in row.assumptions),
+        *(() if answer.rows else job.assumptions),
+        *search_assumptions(job, limits, gpu, rates),
+    )
+    assumptions = tuple({each.id: each for each in said}.values())
+    return replace(answer, budget=limits[0], assumptions=assumptions)
 
 
 def _bare(job: JobConfig) -> JobConfig:
@@ -175,7 +194,8 @@ class _Terms:
     """What every part of one search needs."""
 
     job: JobConfig
-    limit: Budget
+    limit_of: Callable[[JobConfig], Budget]
+    """What a rank may take; of a device, what is kept for memory outside torch depends on the layout."""
     rates: Gpu
     revision: Revision
     errors: frozenset[str]
@@ -238,6 +258,8 @@ def _search(terms: _Terms, top: int, workers: Workers) -> Joint:
         layouts=sum(bounds.layouts for bounds in found),
         too_large=sum(bounds.layouts for bounds in found if not bounds.bounds),
         predicted=predicted,
+        budget=terms.limit_of(terms.job),
+        assumptions=(),
     )
 
 
@@ -266,7 +288,7 @@ def _bounds_of(structure: _Structure) -> _Bounds:
     """Bound the layouts of a structure: the slowest stage at its best, then fill and drain."""
     terms = structure.terms
     members = list(_members(structure))
-    times = _least_times(terms, members[0]) if members else None
+    times = _least_times(terms, members) if members else None
     if times is None:
         return _Bounds(layouts=len(members), bounds=())
     slowest = sum(times) / len(times)
@@ -323,20 +345,24 @@ def _microbatches(job: JobConfig, layout: Layout) -> int:
     return max(1, (job.train.global_batch_size or 1) // (layout.mbs * data))
 
 
-def _least_times(terms: _Terms, layout: Layout) -> list[float] | None:
-    """Return the stages' times at their best, or nothing when states alone do not fit.
+def _least_times(terms: _Terms, members: Sequence[Layout]) -> list[float] | None:
+    """Return the stages' times at their best, or nothing when states alone do not fit in any layout.
 
     At its best: GEMMs with the rows of the largest micro-batch and no context group, no launches,
     nothing sent over the context group or between stages. What a step sends over the tensor and expert
     groups depends on its tokens only, and states depend neither on the micro-batch nor on how ranks are
     split between data and context.
     """
+    layout = members[0]
     job = normalize(at_layout(terms.job, layout))
     try:
         prediction = terms.make(job).predict(NO_RECOMPUTE)
     except RecomputeError:
         return None
-    allowed = terms.limit.allowed_peak(allocator_of(job.environment))
+    allocator = allocator_of(job.environment)
+    by_context = {member.cp: member for member in members}.values()  # the rest keeps as much free
+    limits = [terms.limit_of(at_layout(terms.job, member)) for member in by_context]
+    allowed = max(limit.allowed_peak(allocator) for limit in limits)
     if max(rank.static.total for rank in prediction.ranks) > allowed:
         return None
     ideal = replace(EFFICIENCIES[terms.rates.architecture], launch_seconds=0.0)
@@ -357,7 +383,8 @@ def _tried(trial: _Trial) -> JointRow | None:
     seconds = cost.step_seconds(control)
     if seconds >= trial.below:
         return None
-    judge = Judge(predictor, cost, terms.limit, control)
+    limit = terms.limit_of(job)
+    judge = Judge(predictor, cost, limit, control)
     outcome: Outcome | None = judge.judge(control)
     if outcome is not None and not outcome.fits:
         known = known_errors(job, terms.revision)
@@ -375,6 +402,12 @@ def _tried(trial: _Trial) -> JointRow | None:
         outcome=outcome,
         step_seconds=step,
         tokens_per_second=tokens_of_step(job) / step / (job.hardware.num_gpus or 1),
+        budget=limit,
+        assumptions=(
+            *job.assumptions,
+            *control.assumptions,
+            *((HOST_BOUND,) if cost.is_host_bound(control) else ()),
+        ),
     )
 
 

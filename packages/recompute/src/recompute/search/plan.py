@@ -26,7 +26,7 @@ from recompute.search.types import Outcome, Plan, Predicts, Status
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from recompute.config.choice import RecomputeChoice
     from recompute.config.gpus import Gpu
@@ -164,7 +164,7 @@ def answer(
         assumptions=(
             *acted.assumptions,
             *judge.control.assumptions,
-            *_assumptions(job, limit, gpu, rates),
+            *search_assumptions(job, (limit,), gpu, rates),
             *said,
             *((HOST_BOUND,) if judge.cost.is_host_bound(judge.control) else ()),
         ),
@@ -221,10 +221,17 @@ def _status(chosen: Outcome | None, control: Outcome) -> Status:
     return Status.ALREADY_FITS if chosen.choice == control.choice else Status.PLANNED
 
 
-def _assumptions(
-    job: JobConfig, limit: Budget, gpu: str | None, rates: Gpu
+def search_assumptions(
+    job: JobConfig, limits: Sequence[Budget], gpu: str | None, rates: Gpu
 ) -> tuple[Assumption, ...]:
-    """Say what the answer rests on besides the job and the memory model."""
+    """Say what an answer rests on besides the job and the memory model.
+
+    Args:
+        job: As it was asked about.
+        limits: The budget, or one for each layout that was chosen.
+        gpu: As the command names it.
+        rates: Whose rates the step times use.
+    """
     named = gpu is not None or job.hardware.gpu is not None
     text = f"step times use the rates of {rates.name}"
     text = f"{text} ({rates.source})" if named else f"no GPU is named: {text}"
@@ -232,10 +239,13 @@ def _assumptions(
         Assumption(id="step-time-rates", text=text),
         Assumption(id="allocator", text=f"reserved memory: {allocator_of(job.environment).source}"),
     ]
-    if limit.compared is Compared.RESERVED:
+    if limits[0].compared is Compared.RESERVED:
+        kept = sorted({limit.margin_bytes for limit in limits})
+        low = f"{format_gib(kept[0])} to " if len(kept) > 1 else ""
+        by = ", by layout" if low else ""
         text = (
-            f"{format_gib(limit.margin_bytes)} are kept for memory outside torch: the CUDA context and "
-            "communication buffers, or what --margin says"
+            f"{low}{format_gib(kept[-1])} are kept for memory outside torch: the CUDA context and "
+            f"communication buffers{by}, or what --margin says"
         )
         found.append(Assumption(id="outside-torch", text=text))
     return tuple(found)
