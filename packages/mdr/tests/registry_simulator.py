@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mdr.artifact.types import Artifact, Kind
 from mdr.audit.run import audit
 from mdr.digest import Sha256, sha256
-from mdr.errors import BadReference
+from mdr.errors import BadReference, MdrError
 from mdr.install.lock import Entry, Pin, Scope, Target, display_name
 from mdr.reference.types import DigestPrefix, Label
 from mdr.registry.interface import Resolved, SourceInfo
@@ -27,7 +27,7 @@ from mdr.version.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mdr.reference.types import Reference
@@ -210,6 +210,9 @@ class Simulator:
 
     def blob(self, digest: Sha256) -> bytes | None:
         return self.blobs.get(digest)
+
+    def each_blob(self, digests: Sequence[Sha256]) -> Iterator[bytes | MdrError | None]:
+        return (self.blob(digest) for digest in digests)
 
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
         return {

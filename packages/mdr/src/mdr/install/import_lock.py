@@ -19,6 +19,7 @@ from mdr.reference.types import Latest, Reference
 from mdr.registry.compare import verified_blob
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mdr.digest import Sha256
@@ -76,12 +77,9 @@ def import_lock(workspace: Workspace, path: Path, targets: tuple[Target, ...]) -
     Raises:
         mdr.errors.UsageError: import-unknown, import-unreadable.
     """
-    registry = workspace.registry()
-    base = base_folder(path)
     matched: list[Matched] = []
     unmatched: list[Unmatched] = []
-    for foreign in read_foreign(path):
-        outcome = _match(workspace, registry, base, foreign, targets)
+    for outcome in _matches(workspace, base_folder(path), read_foreign(path), targets):
         if isinstance(outcome, Matched):
             matched.append(outcome)
         else:
@@ -100,29 +98,62 @@ def import_lock(workspace: Workspace, path: Path, targets: tuple[Target, ...]) -
     return Imported(matched=tuple(locked), unmatched=tuple(unmatched))
 
 
-def _match(
-    workspace: Workspace,
-    registry: Registry,
-    base: Path,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meant:
+    """One thing whose bytes are a public version that the registry names."""
+
+    foreign: Foreign
+    resolved: Resolved
+    places: tuple[str, ...]
+    """Where the bytes were found."""
+
+
+def _matches(
+    workspace: Workspace, base: Path, foreigners: Sequence[Foreign], targets: tuple[Target, ...]
+) -> Iterator[Matched | Unmatched]:
+    """Match everything; the registry is asked once about all hashes, and once for all files."""
+    registry = workspace.registry()
+    here = [_on_disk(base, foreign) or dict(foreign.stated) for foreign in foreigners]
+    _index(registry, [each for each, found in zip(foreigners, here, strict=True) if found])
+    digests = list(dict.fromkeys(digest for found in here for digest in found.values()))
+    answers = registry.find_by_content(digests)
+    outcomes = [
+        _meant(foreign, found, answers) for foreign, found in zip(foreigners, here, strict=True)
+    ]
+    wanted = [each.resolved.version.sha256 for each in outcomes if isinstance(each, _Meant)]
+    files = registry.each_blob(wanted)
+    for outcome in outcomes:
+        if isinstance(outcome, _Meant):
+            places = _targets(workspace, base, outcome.places) or targets
+            yield _entry(outcome, next(files), places)
+        else:
+            yield outcome
+
+
+def _index(registry: Registry, foreigners: Iterable[Foreign]) -> None:
+    """Let the registry index the repositories that it lacks."""
+    names = {each.source.lower(): each for each in foreigners if each.source is not None}
+    for each in names.values():
+        assert each.source is not None
+        with suppress(MdrError):  # what is found by name is of no interest here
+            registry.resolve(_guess(each.source, each.name))
+
+
+def _meant(
     foreign: Foreign,
-    targets: tuple[Target, ...],
-) -> Matched | Unmatched:
-    found = _on_disk(base, foreign) or dict(foreign.stated)
+    found: Mapping[str, Sha256],
+    answers: Mapping[Sha256, tuple[Resolved, ...]],
+) -> _Meant | Unmatched:
     if not found:
         return Unmatched(
             name=foreign.name, why="its files are not on disk, so there is no content to match"
         )
     digests = list(dict.fromkeys(found.values()))
-    if foreign.source is not None:
-        with suppress(MdrError):  # only makes the registry index the repository
-            registry.resolve(_guess(foreign.source, foreign.name))
-    answers = registry.find_by_content(digests)
     for digest in digests:
         resolved = _best(answers.get(digest, ()), foreign)
         if resolved is not None:
             here = tuple(place for place, other in found.items() if other == digest)
-            places = _targets(workspace, base, here) or targets
-            return _entry(registry, resolved, foreign, places)
+            return _Meant(foreign=foreign, resolved=resolved, places=here)
     return Unmatched(
         name=foreign.name,
         why=f"no version in the registry has these bytes (sha256:{digests[0]}); edited, or not indexed",
@@ -157,12 +188,10 @@ def _best(answers: tuple[Resolved, ...], foreign: Foreign) -> Resolved | None:
 
 
 def _entry(
-    registry: Registry,
-    resolved: Resolved,
-    foreign: Foreign,
-    targets: tuple[Target, ...],
+    meant: _Meant, file: bytes | MdrError | None, targets: tuple[Target, ...]
 ) -> Matched | Unmatched:
-    artifact = resolved.artifact
+    """Make the entry, graded by the file's own bytes."""
+    artifact = meant.resolved.artifact
     asked = Reference(
         host=artifact.host,
         repository=artifact.repository,
@@ -170,14 +199,20 @@ def _entry(
         path=None,
         selector=Latest(),
     )
+
+    def read(_: Sha256) -> bytes | None:
+        if isinstance(file, MdrError):
+            raise file
+        return file
+
+    name = meant.foreign.name
     try:
-        entry = entry_from(resolved, asked, (), Pin.LABEL)
-        data = verified_blob(registry.blob, entry.sha256, entry.ref)
-        entry = graded(entry, judge(entry, data))
-        usable = tuple(target for target in targets if _takes(entry, target))
-        return Matched(name=foreign.name, entry=replace(entry, targets=tuple(sorted(set(usable)))))
+        entry = entry_from(meant.resolved, asked, (), Pin.LABEL)
+        entry = graded(entry, judge(entry, verified_blob(read, entry.sha256, entry.ref)))
+        usable = {target for target in targets if _takes(entry, target)}
+        return Matched(name=name, entry=replace(entry, targets=tuple(sorted(usable))))
     except MdrError as error:
-        return Unmatched(name=foreign.name, why=error.message)
+        return Unmatched(name=name, why=error.message)
 
 
 def _takes(entry: Entry, target: Target) -> bool:

@@ -5,7 +5,7 @@ The client trusts none of it: it recomputes every hash and every grade.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ from mdr.reference.types import Reference
 from mdr.version.types import FileEntry, Version
 
 if TYPE_CHECKING:
+    from mdr.errors import MdrError
     from mdr.store.search import Page, Query
 
 
@@ -67,8 +68,15 @@ class Registry(Protocol):
         """Return the bytes of a hash, or ``None`` when this registry does not hold them."""
         ...
 
+    def each_blob(self, digests: Sequence[Sha256]) -> Iterator[bytes | MdrError | None]:
+        """Yield the bytes of each hash in the order asked, ``None`` or what :meth:`blob` raises otherwise."""
+        ...
+
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
-        """Return, for each hash of a named file, the versions that have exactly these bytes."""
+        """Return, for each hash of a named file, the versions that have exactly these bytes.
+
+        All are asked about together: to ask about one after the other costs as many times more.
+        """
         ...
 
     def search(self, query: Query) -> Page:

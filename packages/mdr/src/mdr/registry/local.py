@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from mdr.errors import BadReference, UsageError
+from mdr.errors import BadReference, MdrError, UsageError
 from mdr.reference.types import DigestPrefix, Label, Latest, Reference
 from mdr.registry.interface import Resolved, SourceInfo
 from mdr.registry.stores import Stores, open_stores
 from mdr.source.locate import GITHUB, LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
@@ -112,6 +112,24 @@ class LocalRegistry:
         self._serve(digest)
         return stores.blobs.get(digest)
 
+    def each_blob(self, digests: Sequence[Sha256]) -> Iterator[bytes | MdrError | None]:
+        """Yield the bytes of each hash; the index is asked once about all of them."""
+        from mdr.registry.withdrawals import withdrawn
+
+        stores = self._open(create=False)
+        if stores is None:
+            yield from (None for _ in digests)
+            return
+        buried = stores.index.tombstones(digests)
+        for digest in digests:
+            if digest in buried:
+                yield withdrawn(buried[digest])
+                continue
+            try:
+                yield stores.blobs.get(digest)
+            except MdrError as error:
+                yield error
+
     def badge_views(self, artifact_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the loads of badges that a server over these stores counted in the last 30 days."""
         from datetime import UTC, datetime
@@ -128,20 +146,32 @@ class LocalRegistry:
         stores = self._open(create=False)
         if stores is None:
             return {}
-        wanted = set(digests)
-        artifacts = stores.index.artifacts_with(list(wanted))
-        versions = stores.index.versions_of(artifacts, _ruleset())
+        from mdr.store.together import together
+
+        index = stores.index
         found: dict[Sha256, list[Resolved]] = {}
-        for artifact in artifacts:
-            source = stores.index.source_of(artifact.id)
-            assert source is not None
-            seen: set[Sha256] = set()
-            for version in versions[artifact.id]:
-                if version.sha256 in wanted and version.sha256 not in seen:
-                    seen.add(version.sha256)
-                    resolved = self._resolved(artifact, version, source, ())
-                    found.setdefault(version.sha256, []).append(resolved)
+        with together(index.engine):
+            having = self._having(list(dict.fromkeys(digests)))
+            held = index.sources_of([artifact.id for artifact, _ in having])
+            index.manifests([version.manifest_sha256 for _, version in having])
+            for artifact, version in having:
+                resolved = self._resolved(artifact, version, held[artifact.id], ())
+                found.setdefault(version.sha256, []).append(resolved)
         return {digest: tuple(each) for digest, each in found.items()}
+
+    def _having(self, digests: Sequence[Sha256]) -> list[tuple[Artifact, Version]]:
+        """Return every artifact with the newest of its versions for each hash that it has."""
+        index, wanted = self._stores.index, set(digests)
+        artifacts = index.artifacts_with(digests)
+        versions = index.versions_of(artifacts, _ruleset())
+        found = []
+        for artifact in artifacts:
+            newest: dict[Sha256, Version] = {}
+            for version in versions[artifact.id]:
+                if version.sha256 in wanted:
+                    newest.setdefault(version.sha256, version)
+            found += [(artifact, version) for version in newest.values()]
+        return found
 
     def search(self, query: Query) -> Page:
         """Find artifacts by words and facets.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mdr.digest import same, sha256
-from mdr.errors import BadReference, IntegrityError
+from mdr.errors import BadReference, IntegrityError, MdrError
 from mdr.reference.parse import format_reference, parse
 from mdr.reference.types import Label
 from mdr.registry.interface import Resolved
@@ -21,7 +21,7 @@ from mdr.registry.received import artifact_of, digest, files_of, part, parts, te
 from mdr.registry.transport import MIB, Patience, Transport, clean, odd
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mdr.artifact.types import Artifact
     from mdr.digest import Sha256
@@ -103,6 +103,14 @@ class RemoteRegistry:
                 data={"expected": digest, "actual": actual},
             )
         return data
+
+    def each_blob(self, digests: Sequence[Sha256]) -> Iterator[bytes | MdrError | None]:
+        """Yield the bytes of each hash, or why they cannot be had."""
+        for each in digests:
+            try:
+                yield self.blob(each)
+            except MdrError as error:
+                yield error
 
     def find_by_content(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[Resolved, ...]]:
         """Return, for each hash of a named file, the newest version of every artifact that has it."""

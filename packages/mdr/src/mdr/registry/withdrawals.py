@@ -146,13 +146,18 @@ def refuse_tombstones(stores: Stores, digests: Iterable[Sha256]) -> None:
         mdr.errors.Refusal: tombstone, with the fields of :class:`mdr.version.types.Tombstone` as data.
     """
     for found in stores.index.tombstones(digests).values():
-        seen = f"see {found.advisory}; " if found.advisory else ""
-        raise Refusal(
-            "tombstone",
-            f"sha256:{found.sha256[:16]} is withdrawn: {found.reason}",
-            hint=f"{seen}choose another version; whoever has these bytes should remove them",
-            data=tombstone_document(found),
-        )
+        raise withdrawn(found)
+
+
+def withdrawn(tombstone: Tombstone) -> Refusal:
+    """Describe bytes that are no longer served: ``tombstone``."""
+    seen = f"see {tombstone.advisory}; " if tombstone.advisory else ""
+    return Refusal(
+        "tombstone",
+        f"sha256:{tombstone.sha256[:16]} is withdrawn: {tombstone.reason}",
+        hint=f"{seen}choose another version; whoever has these bytes should remove them",
+        data=tombstone_document(tombstone),
+    )
 
 
 def _settle(stores: Stores, connection: Connection, ids: Iterable[str]) -> None:

@@ -67,11 +67,16 @@ class Index:
         rows = self._once(("source", host, key), select(sources).where(where))
         return _source(rows[0]) if rows else None
 
-    def source_of(self, artifact_id: str) -> SourceRow | None:
-        """Return the repository of an artifact."""
-        join = select(sources).join(artifacts, artifacts.c.source_id == sources.c.id)
-        rows = self._rows(join.where(artifacts.c.id == artifact_id))
-        return _source(rows[0]) if rows else None
+    def sources_of(self, artifact_ids: Sequence[str]) -> dict[str, SourceRow]:
+        """Return the repositories of several artifacts, by artifact id."""
+        columns = select(sources, artifacts.c.id.label("artifact_id"))
+        join = columns.join(artifacts, artifacts.c.source_id == sources.c.id)
+        found: dict[str, SourceRow] = {}
+        for start in range(0, len(artifact_ids), CHUNK):
+            ids = artifact_ids[start : start + CHUNK]
+            rows = self._rows(join.where(artifacts.c.id.in_(ids)))
+            found |= {row["artifact_id"]: _source(row) for row in rows}
+        return found
 
     def sources(self) -> list[SourceRow]:
         """Return every repository, ordered by host and name."""
@@ -259,18 +264,35 @@ class Index:
         Raises:
             mdr.errors.IntegrityError: manifest-corrupt.
         """
-        rows = self._rows(select(manifests.c.body).where(manifests.c.sha256 == digest))
-        if not rows:
-            return None
-        body: str = rows[0]["body"]
-        if sha256(body.encode("utf-8")) != digest:
-            raise IntegrityError(
-                "manifest-corrupt",
-                f"the stored manifest {digest} has another hash",
-                hint="run mdr fsck --repair",
-                data={"sha256": digest},
-            )
-        return parse_manifest(body)
+        body = self._bodies([digest]).get(digest)
+        return None if body is None else _files_of(digest, body)
+
+    def manifests(self, digests: Sequence[Sha256]) -> dict[Sha256, tuple[FileEntry, ...]]:
+        """Return the files of several manifests, those that are held; as :meth:`manifest`."""
+        found = self._bodies(digests)
+        return {Sha256(digest): _files_of(Sha256(digest), body) for digest, body in found.items()}
+
+    def _bodies(self, digests: Sequence[Sha256]) -> dict[str, str]:
+        def ask(wanted: list[str]) -> dict[str, str]:
+            found: dict[str, str] = {}
+            for start in range(0, len(wanted), CHUNK):
+                chunk = wanted[start : start + CHUNK]
+                rows = self._rows(select(manifests).where(manifests.c.sha256.in_(chunk)))
+                found |= {row["sha256"]: row["body"] for row in rows}
+            return found
+
+        return together.each_once(self.engine, "manifest", digests, ask)
+
+
+def _files_of(digest: Sha256, body: str) -> tuple[FileEntry, ...]:
+    if sha256(body.encode("utf-8")) != digest:
+        raise IntegrityError(
+            "manifest-corrupt",
+            f"the stored manifest {digest} has another hash",
+            hint="run mdr fsck --repair",
+            data={"sha256": digest},
+        )
+    return parse_manifest(body)
 
 
 def artifact_of(row: Mapping[str, Any]) -> Artifact:
