@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import study_report as report
+import study_figures as studies
 from recompute.config.choice import NO_RECOMPUTE
 from recompute.config.gpus import find_gpu
+from recompute.config.load import load
+from recompute.config.normalize import normalize
 from recompute.model.layer import LAYER_KINDS
 from recompute.model.shape import shape_of
 from recompute.model.tape import OpClass, Tape
@@ -68,8 +70,8 @@ def test_nothing_is_cast_in_16_bits() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_steps_and_overheads_of_the_fp8_studies(name: str) -> None:
-    study = report.study_of(name)
-    one = report.normalize(report.load(str(report.STUDIES / name / "job.yaml")))
+    study = studies.study_of(name)
+    one = normalize(load(str(studies.STUDIES / name / "job.yaml")))
     control = next(row for row in study.rows if row.candidate == "[]")
     predicted = CostModel(one, H200).step_seconds(Predictor(one).predict(NO_RECOMPUTE))
     assert predicted == pytest.approx(control.step, rel=0.08)

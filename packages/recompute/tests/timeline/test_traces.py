@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import study_report as report
+import study_figures as studies
 from recompute.config.load import load
 from recompute.config.normalize import normalize
 from recompute.measure.candidate import choice_of_text
 from recompute.timeline.predict import Predictor
 from recompute.timeline.types import Phase, RankPeak
 
-ROWS = json.loads((report.STUDIES / "traces.json").read_text("utf-8"))["rows"]
+ROWS = json.loads((studies.STUDIES / "traces.json").read_text("utf-8"))["rows"]
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -25,7 +25,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 def predicted(row: dict[str, Any]) -> RankPeak:
-    path = report.STUDIES / f"{row['study']}.yaml"
+    path = studies.STUDIES / f"{row['study']}.yaml"
     job = normalize(load(str(path), *filter(None, row["overrides"].split(","))))
     return Predictor(job).predict(choice_of_text(row["candidate"])).hot
 
