@@ -10,8 +10,10 @@ from recompute.config.foreign_fields import OTHER_NAMES
 from recompute.config.known import known_fields
 from recompute.config.load import load
 from recompute.config.normalize import GPU_COUNT, normalize
+from recompute.config.recipe import recipe_named, recipe_names
 from recompute.config.require import PLAN, require_complete
 from recompute.errors import ConfigError
+from recompute.search.plan import plan
 
 JOB = b"""\
 model: {num_layers: 8, hidden_size: 4096, num_attention_heads: 32, num_query_groups: 8}
@@ -121,3 +123,80 @@ def test_a_count_of_gpus_that_is_not_given_is_an_assumption(
     assert found.startswith(text)
     given = normalize(load("-", *overrides, "hardware.num_gpus=8", stdin=JOB))
     assert GPU_COUNT not in {item.id for item in given.assumptions}
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("llama3_8b_pretrain_8gpu_h100_bf16_config", "did you mean recipe:llama3_8b_pretrain_8gpu"),
+        ("llama3_8b_pretrain_8gpu_h100_bf16", "did you mean recipe:llama3_8b_pretrain_8gpu"),
+        ("meta-llama/Llama-3.1-8B", "give its config.json as a file"),
+        ("deepseek-ai/DeepSeek-V3", "give its config.json as a file"),
+        ("jobs/llama.yaml", "give a job file, recipe:NAME"),
+        ("here/llama-8b", "give a job file, recipe:NAME"),
+        ("llama3_8b", "give a job file, recipe:NAME"),
+    ],
+)
+def test_a_name_that_is_no_file_is_read_as_what_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, hint: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert caught.value.code == "not-found"
+    assert hint in caught.value.hint
+
+
+def test_every_recipe_is_offered_by_its_bare_name() -> None:
+    names = recipe_names()
+    assert {recipe_named(name) for name in names} == set(names)
+    assert recipe_named("train.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (("a.yaml", "config.json"), "config.json"),
+        (("notes.md", "train_70b.sh"), "train_70b.sh"),
+        (("b.yml", "a.yaml"), "a.yaml"),
+    ],
+)
+def test_a_folder_names_the_job_file_that_it_holds(
+    tmp_path: Path, files: tuple[str, ...], named: str
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError) as caught:
+        load(str(tmp_path))
+    assert caught.value.hint == f"give the job file in it, for example {tmp_path}/{named}"
+
+
+def test_a_folder_without_a_job_file_names_none(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(ConfigError) as caught:
+        load(str(tmp_path))
+    assert caught.value.code == "not-a-file"
+    assert str(tmp_path) not in caught.value.hint
+
+
+@pytest.mark.parametrize("job", [b"model:\n\tnum_layers: 4\n", b"model:\n  \tnum_layers: 4\n"])
+def test_a_tab_in_the_indentation_is_called_one(job: bytes) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("-", stdin=job)
+    assert caught.value.code == "yaml-syntax"
+    assert "a tab in the indentation" in caught.value.message
+    assert caught.value.message.startswith("-:2:")
+    assert "spaces" in caught.value.hint
+
+
+def test_an_override_in_two_words_is_shown_in_one() -> None:
+    hint = refused("train.micro_batch_size", "2").hint
+    assert "train.micro_batch_size=VALUE" in hint
+
+
+def test_a_gpu_given_as_a_budget_is_led_to_its_option() -> None:
+    job = load("-", "model.seq_length=4096", "model.vocab_size=32000", stdin=JOB)
+    with pytest.raises(ConfigError) as caught:
+        plan(job, "H100-80GB")
+    assert "--gpu H100-80GB" in caught.value.hint

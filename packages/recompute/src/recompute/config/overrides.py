@@ -51,7 +51,9 @@ def _apply(draft: Draft, text: str) -> None:
         _delete(draft, parts, text)
         return
     if not equals:
-        _fail(text, "has no '='")
+        _fail(
+            text, "has no '='", f"write {text}=VALUE in one word, or the job before its overrides"
+        )
     value = parse_value(value_text, text)
     if len(parts) == 1:
         _set_section(draft, parts[0], value)
@@ -109,11 +111,14 @@ def _nested(base: dict[str, Any], path: list[str], value: FrozenValue) -> dict[s
     return {**base, head: item}
 
 
-def _fail(text: str, problem: str) -> NoReturn:
+_FORM = "write section.field=value, for example model.recompute_modules=[mlp] or ddp=null"
+
+
+def _fail(text: str, problem: str, hint: str = _FORM) -> NoReturn:
     raise ConfigError(
         "bad-override",
         f"override {text[:80]!r} {problem}",
-        hint="write section.field=value, for example model.recompute_modules=[mlp] or ddp=null",
+        hint=hint,
         data={"override": text[:200]},
     )
 

@@ -89,6 +89,13 @@ def recipe_names() -> tuple[str, ...]:
     return tuple(_catalogue())
 
 
+def recipe_named(name: str) -> str | None:
+    """Return the recipe that a bare name is, with or without ``_config`` and a version behind ``@``."""
+    bare, _, _ = name.partition("@")
+    known = _catalogue()
+    return name if bare in known or f"{bare}_config" in known else None
+
+
 def _find(name: str) -> tuple[str, str]:
     """Return the full name of a recipe and its entry."""
     catalogue = _catalogue()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def _open_error(path: str, error: OSError | ValueError) -> RecomputeError:
         return ConfigError(
             "not-found",
             f"{path}: no such file",
-            hint="give a job file, recipe:NAME, or - for standard input",
+            hint=_hint_for_absent(path),
             data=data,
         )
     return ConfigError(
@@ -106,19 +107,47 @@ def _open_error(path: str, error: OSError | ValueError) -> RecomputeError:
     )
 
 
+def _hint_for_absent(path: str) -> str:
+    """Say what somebody meant who wrote no file: a recipe's name, or a model of the Hugging Face Hub."""
+    from recompute.config.recipe import recipe_named
+
+    recipe = recipe_named(path)
+    if recipe is not None:
+        return f"did you mean recipe:{recipe}?"
+    owner = _HUB_MODEL.fullmatch(path)
+    if owner is not None and not os.path.isdir(owner[1]):  # noqa: PTH112
+        return f"if {path} is a model of the Hugging Face Hub, give its config.json as a file"
+    return "give a job file, recipe:NAME, or - for standard input"
+
+
+_HUB_MODEL: Final = re.compile(
+    r"([A-Za-z][\w-]{0,95})/(?!\S*\.(?:ya?ml|json|sh|args|txt)$)[A-Za-z][\w.-]{0,95}"
+)
+"""``owner/name`` without the ending of a job file, as ``meta-llama/Llama-3.1-8B``."""
+
+
 def _not_a_file(path: str) -> ConfigError:
+    found = _job_file_in(path)
     return ConfigError(
         "not-a-file",
         f"{path} is a directory",
-        hint=f"give the job file in it, for example {path.rstrip('/')}/{_job_file_in(path)}",
+        hint=f"give the job file in it, for example {path.rstrip('/')}/{found}"
+        if found
+        else "give a job file: a YAML, a launch script or a config.json; this folder holds none",
         data={"path": path},
     )
 
 
-def _job_file_in(folder: str) -> str:
-    """Return the name of the job file that a folder holds; Bridge's own where it holds none."""
-    names = ("run_config.yaml", "config.json", "model_config.yaml", "config.yaml", "train.sh")
-    return next((name for name in names if os.path.isfile(os.path.join(folder, name))), names[0])  # noqa: PTH113, PTH118
+def _job_file_in(folder: str) -> str | None:
+    """Return the name of a file in a folder that is a job by its name, those that frameworks write first."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    except OSError:
+        return None
+    first = ("run_config.yaml", "config.json", "model_config.yaml", "config.yaml", "train.sh")
+    known = (name for name in first if name in names)
+    other = (name for name in names if name.endswith((".yaml", ".yml", ".sh", ".args")))
+    return next(known, next(other, None))
 
 
 def _decode(path: str, data: bytes) -> str:

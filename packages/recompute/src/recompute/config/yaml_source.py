@@ -80,9 +80,21 @@ def parse_yaml(text: str, path: str = "-") -> YamlDocument:
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
         if "nesting depth" in problem:
             _fail(path, line, "yaml-limit", f"nested deeper than {MAX_DEPTH}", _FEW_LEVELS)
+        if _tab_indents(text, line):
+            problem, hint = "a tab in the indentation", "indent with spaces"
+            _fail(path, line, "yaml-syntax", f"not YAML: {problem}", hint)
         _fail(path, line, "yaml-syntax", f"not YAML: {problem}", "check quotes and indentation")
     finally:
         loader.dispose()
+
+
+def _tab_indents(text: str, line: int | None) -> bool:
+    """Say whether a line, counted from 1, begins with white space that holds a tab."""
+    lines = text.splitlines()
+    if line is None or line > len(lines):
+        return False
+    start = lines[line - 1]
+    return "\t" in start[: len(start) - len(start.lstrip(" \t"))]
 
 
 def scalar(text: str) -> Any:

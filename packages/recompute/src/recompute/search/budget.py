@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from recompute.config.gpus import CONTEXT_BYTES, NCCL_BYTES_PER_GROUP, find_gpu
+from recompute.config.gpus import CONTEXT_BYTES, NCCL_BYTES_PER_GROUP, find_gpu, gpu_names
 from recompute.errors import ConfigError
 from recompute.search.reserved import AllocatorModel, reserved_range
 from recompute.units import GIB, format_gib, parse_bytes
@@ -169,6 +169,8 @@ def _size(budget: str | int) -> int:
             hint = (
                 f"write {number}{letter}iB (powers of 1024) or {number}{letter}B (powers of 1000)"
             )
+        elif shown.lower() in gpu_names():
+            hint = f"a GPU is named by --gpu {shown}; {hint}"
         raise ConfigError("bad-size", f"budget {shown!r} is no size in bytes", hint=hint)
     if isinstance(budget, str) and size < GIB:
         meant = f"{shown}GiB" if shown.isdigit() and len(shown) <= 4 else "76GiB"
