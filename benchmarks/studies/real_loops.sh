@@ -5,7 +5,7 @@
 #
 # MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets built; torch and
 # transformer-engine are there. The second study goes out of memory on purpose: its control does not fit.
-# These two were not run on a GPU yet; the same loop was, on the CPU (docs/how-to/measure-a-candidate.md).
+# Their ledgers stand beside this file (docs/explanation/measured-studies.md).
 # PYTHON names another interpreter than python3. The end status is the worst of the studies'.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
