@@ -22,7 +22,7 @@ def command() -> None:
     """Work on mdr.lock itself."""
 
 
-@command.command("merge")
+@command.command("merge", short_help="Resolve a git conflict in mdr.lock entry by entry.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[BASE OURS THEIRS]")
 @click.option(
     "--prefer",

@@ -40,6 +40,19 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Command name -> (module that defines ``command``, one line for --help)."""
 
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    "ls": "list",
+    "rm": "remove",
+    "uninstall": "remove",
+    "upgrade": "update",
+    "find": "search",
+    "info": "show",
+    "scan": "audit",
+    "check": "verify",
+    "init": "add",
+}
+"""What other tools call a command -> ours; named in a hint, never run."""
+
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command runs."""
@@ -56,6 +69,20 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a name that is none say which one may be meant."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            other = [OTHER_NAMES[name]] if name in OTHER_NAMES else []
+            near = other or get_close_matches(name, COMMANDS, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"there is no command {name[:60]!r}{meant}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
@@ -83,7 +110,7 @@ def run() -> None:
     as_json = "--json" in sys.argv
     prepare(as_json=as_json)
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="mdr", standalone_mode=False)
     except KeyboardInterrupt:  # between click's own handlers
         exit_with(click.Abort(), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the one place that maps every error to an exit code

@@ -26,6 +26,9 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
             sys.exit(error.exit_code)
         case click.Abort():
             code, message, hint, data, status = "aborted", "aborted", "", {}, 2
+        case click.exceptions.NoArgsIsHelpError() if not as_json:
+            sys.stderr.write(error.ctx.get_help() + "\n")
+            sys.exit(2)
         case click.ClickException():
             code, message, hint, data, status = (
                 "usage",
@@ -54,8 +57,20 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Return the usage line of the command that was misused."""
+    """Return how the command that was misused is called, or which commands there are."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None or context.parent is None:
-        return ""
-    return " ".join(context.get_usage().split())
+    if context is None:
+        return f"see {_called()} --help"
+    path = context.command_path
+    if isinstance(context.command, click.Group):
+        names = ", ".join(context.command.list_commands(context))
+        return f"commands are {names}; see {path} --help"
+    usage = context.command.collect_usage_pieces(context)
+    return " ".join((path, *usage, "- or see", path, "--help"))
+
+
+def _called() -> str:
+    """Return the command that was called: click forgets it where an option lacks its value."""
+    from mdr.cli.main import COMMANDS
+
+    return " ".join(("mdr", *(word for word in sys.argv[1:2] if word in COMMANDS)))

@@ -68,7 +68,7 @@ def list_command(*, as_json: bool, settings: Settings) -> int:
     return 0
 
 
-@command.command("revoke")
+@command.command("revoke", short_help="End a token at once, by its id or name.")
 @click.argument("named", metavar="ID|NAME")
 @json_option
 @place_options

@@ -71,7 +71,7 @@ def status_command(*, as_json: bool, settings: Settings) -> int:
     return 0
 
 
-@command.command("dead")
+@command.command("dead", short_help="List the sources that are not tried any more.")
 @json_option
 @place_options
 @store_options

@@ -28,6 +28,11 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
             sys.exit(error.exit_code)
         case click.Abort():
             code, message, hint, data, status = "aborted", "aborted", "", {}, 2
+        case click.exceptions.NoArgsIsHelpError() if not as_json:
+            from recompute.cli import streams
+
+            streams.say(error.ctx.get_help() + "\n")
+            sys.exit(2)
         case click.ClickException():
             code, message, hint, data, status = (
                 "usage",
@@ -58,9 +63,29 @@ def exit_with(error: Exception, *, as_json: bool) -> NoReturn:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Return how the command that was meant is called."""
+    """Return how the command that was meant is called, or which commands there are."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
-        return ""
+        return f"see {_called()} --help"
+    path = context.command_path
+    if isinstance(error, click.NoSuchOption) and (field := _field_of(error.option_name)):
+        return f"fields of the job are overridden behind it: {field}=VALUE; see {path} --help"
+    if isinstance(context.command, click.Group):
+        names = ", ".join(context.command.list_commands(context))
+        return f"commands are {names}; see {path} --help"
     usage = context.command.collect_usage_pieces(context)
-    return " ".join((context.command_path, *usage, "- or see", context.command_path, "--help"))
+    return " ".join((path, *usage, "- or see", path, "--help"))
+
+
+def _field_of(option: str) -> str | None:
+    """Return the field of a job that an option means, as Megatron-LM's ``--micro-batch-size`` does."""
+    from recompute.config.known import field_named
+
+    return field_named(option.lstrip("-").replace("-", "_"))
+
+
+def _called() -> str:
+    """Return the command that was called: click forgets it where an option lacks its value."""
+    from recompute.cli.main import COMMANDS
+
+    return " ".join(("recompute", *(word for word in sys.argv[1:2] if word in COMMANDS)))
