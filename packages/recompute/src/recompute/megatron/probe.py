@@ -123,9 +123,8 @@ class MemoryProbe(TrainingLoops):
     def __enter__(self) -> Self:
         torch = sys.modules.get("torch")
         self._torch = torch
-        rank, world = place(
-            torch
-        )  # only now: a loop may join its processes after it made the probe
+        # Only now: a loop may join its processes after it made the probe.
+        rank, world = place(torch)
         self._name = replace(self._name, rank=rank, world_size=world)
         self._meter = meter_of(torch)
         seen = environment(torch)
@@ -259,7 +258,8 @@ class MemoryProbe(TrainingLoops):
             self._record.ended_step(peaks.current, steady=steady)
             self._record.retries, self._record.segments = self._meter.counts()
             if new or self._journal.due:
-                self._device(phase)  # other processes may have taken more
+                if not new:  # other processes may have taken more
+                    self._device(phase)
                 self._write(Outcome.CRASH, _GOING_ON, final=False, at_once=new)
         if self._steps == self._warmup:
             self._record.warm_probe_seconds = self._record.probe_seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from recompute.report.part import Part, Table, text_of
-from recompute.report.text import gib, percent, signed_gib
+from recompute.report.text import gib, percent, printable, signed_gib
 from recompute.units import format_gib
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def compare_parts(comparison: Comparison) -> tuple[Part | None, ...]:
     found = Part(table=Table(header=HEADER, rows=tuple(_rows(comparison))))
     if not comparison.candidates:
         found = Part(lines=("  no candidates: only the control was measured",))
-    notes = tuple(_printable(note) for note in _notes(comparison))
+    notes = tuple(printable(note) for note in _notes(comparison))
     return (
         Part(lines=(_control(comparison),)),
         found,
@@ -161,13 +161,8 @@ def _environment(comparison: Comparison) -> str:
 
 
 def _name(candidate: str) -> str:
-    shown = _printable(candidate)
+    shown = printable(candidate)
     return shown if len(shown) <= NAME else shown[: NAME - 3] + "..."
-
-
-def _printable(text: str) -> str:
-    """Return text of a file without what a terminal would act on."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _code(text: str) -> str:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from recompute.measure.groups import IMPORTED
-from recompute.report.text import bullets, gib, table
+from recompute.report.text import bullets, gib, printable, table
 
 if TYPE_CHECKING:
     from recompute.imports.series import Series
@@ -45,21 +45,16 @@ def import_text(root: str, series: Series, rows: Sequence[Row]) -> str:
         peak = None if row.peak is None else row.peak.allocated_peak_bytes
         steady = row.steady_seconds
         time = f"{median(steady) * 1000:.1f}" if steady else ""
-        name = "".join(char if char.isprintable() else " " for char in row.id)[:44]
+        name = printable(row.id)[:44]
         size = "" if peak is None else gib(peak)
         cells.append(
             (name, str(row.rank), row.outcome.value, size, str(len(row.step_seconds)), time)
         )
     header = ("run", "rank", "outcome|", "peak GiB", "steps", "ms a step")
     shown = table(header, cells) if cells else "nothing new"
-    said = [shown_note(note) for note in _notes(series)]
+    said = [printable(note) for note in _notes(series)]
     notes = f"Notes\n{bullets(said)}\n\n" if said else ""
     return f"{shown}\n\n{notes}Next: recompute compare {root}"
-
-
-def shown_note(text: str) -> str:
-    """Return a note without what a terminal would act on: names come from files."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _notes(series: Series) -> list[str]:

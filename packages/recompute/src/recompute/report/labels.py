@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from recompute.report.page import any_signs
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -33,15 +35,12 @@ def name_points(
     """
     if not named:
         return
-    import warnings
-
     import textalloc
 
     points = [*((x, y) for _, x, y in named), *dots]
     axes.set_xlim(axes.get_xlim())
     axes.set_ylim(axes.get_ylim())
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with any_signs():
         textalloc.allocate(
             axes,
             [x for _, x, _ in named],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,18 +58,25 @@ def picture(title: str, drawn: str) -> str:
     return f'<h2>{name}</h2>{scrolling(f"""<div class="picture">{named}{rest}</div>""", title)}'
 
 
+@contextlib.contextmanager
+def any_signs() -> Iterator[None]:
+    """Draw signs that the font lacks without a warning: in the end it is the reader's own font."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
 def svg(figure: Figure) -> str:
     """Return a figure as an SVG element; the same figure gives the same bytes.
 
-    Names come from files: what would act on a reader's text is left blank, and a sign that the font lacks, which
-    is the reader's own font in the end, is no warning.
+    Names come from files: what would act on a reader's text is left blank.
     """
     import io
-    import warnings
 
     buffer = io.StringIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with any_signs():
         figure.savefig(
             buffer, format="svg", metadata={"Date": None}, bbox_inches="tight", transparent=True
         )

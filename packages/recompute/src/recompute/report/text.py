@@ -15,6 +15,11 @@ WIDTH: Final = 100
 """Characters of a line of prose at most."""
 
 
+def printable(text: str) -> str:
+    """Return text of a file with blanks for what a terminal would act on."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "  ") -> str:
     """Return :func:`columns` as one text."""
     return "\n".join(columns(header, rows, indent=indent))
